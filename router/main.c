@@ -24,7 +24,7 @@ static struct {
     struct option_list model_names;
     char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *drafts, *api_keys;
     char *model_fingerprint, *speculator_fingerprint;
-    uint64_t fingerprints[NODE_ROLES]; // of both roles
+    uint64_t fingerprints[NODE_ROLES]; // parsed from the two texts above; 0: any model
     struct listen_options listen;
     struct trace_options trace;
     double keep_rate, quality;
@@ -380,7 +380,8 @@ static bool router_drain(struct front *front, sigset_t *signals)
         if (drain_wait(signals)) end_us = 0;
     }
     loop_post(front->loop, event_drain, NULL);
-    // at least once: afterwards the core has handled event_drain and no longer calls the server, so it may be closed
+    // Asks at least once. After the answer, the core has handled event_drain and no longer calls the server, so the
+    // server may be closed.
     do {
         struct idle_query query = {-1};
         loop_post(front->loop, event_query_idle, &query);

@@ -5,17 +5,17 @@
 
 #include "router/core/core_state.h"
 
-// Fails with UNAVAILABLE, because no node of the role takes work. The message says whether one is attached.
+// Fails with UNAVAILABLE, because no node of the role takes work. The message says if a node of the role is attached.
 enum status core_fail_no_node(const struct core *c, enum node_role role);
 
-// Returns true if the speculators are calibrated for the worker groups' model and these options. They then choose the
-// keep rate for a quality.
+// Returns true if the speculators are calibrated for the worker groups' model and these options. Speculators then
+// choose the keep rate of a request that asks for a quality.
 bool core_quality_applies(const struct core *c, const struct prefill *prefill);
 
-// Returns false if the keep rate was chosen for a quality by a calibration that no longer applies. That calibration may
-// be for another main model, or may have come with a speculator that attached later.
+// Returns false if the keep rate was chosen for a quality by a calibration that no longer applies. The reason may be
+// another main model, or a speculator that attached later with another calibration.
 bool core_rate_holds(const struct core *c, const struct prefill *prefill);
 
-// Returns why a quality applies to no options although a speculator is calibrated. NULL: no speculator is calibrated,
-// or a quality applies to some options.
+// Returns why no request can have a quality although a speculator is calibrated. Returns NULL if no speculator is
+// calibrated, or if requests with some options can have a quality.
 const char *core_calibration_problem(const struct core *c);

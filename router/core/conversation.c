@@ -22,7 +22,7 @@ void conversation_free(struct conversation *c)
     free(c);
 }
 
-// Returns the end of a run of tokens from `token` on: all of them have a row (1), or none has (0). At most `end`.
+// Returns the end of the run of tokens from `token` on that have a row (has_row 1) or have none (0). At most `end`.
 static int32_t run_end(const struct conversation *c, int32_t token, int32_t end, int has_row)
 {
     const uint8_t *other = memchr(c->has_row + token, has_row ? 0 : 1, (size_t)(end - token));
@@ -41,7 +41,7 @@ static void rows_append(struct conversation *c, int32_t token, int32_t end)
     c->rows[c->n_rows++] = (struct token_range){token, end - 1};
 }
 
-// Adds the tokens of [token, end) that have no row. Returns how many of the added tokens are before token `fresh`.
+// Appends the tokens in [token, end) that have no row. Returns how many of the added tokens are before `fresh`.
 static int rows_add(struct conversation *c, int32_t token, int32_t end, int32_t fresh)
 {
     int before = 0;
@@ -55,7 +55,7 @@ static int rows_add(struct conversation *c, int32_t token, int32_t end, int32_t 
     return before;
 }
 
-// Removes all rows. A selection of the whole prompt has its tokens in their own order.
+// Removes all rows. A selection that keeps all tokens then adds them in the order of the prompt.
 static void rows_restart(struct conversation *c)
 {
     for (int i = 0; i < c->n_rows; i++)

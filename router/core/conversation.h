@@ -1,29 +1,36 @@
 // SPDX-License-Identifier: Apache-2.0
-// The kept rows of a conversation, turn by turn. A finished turn keeps its rows in their order, so that the worker
-// group's prefix cache holds them. The answer of the turn is kept whole. Then come, ascending, the tokens that the next
-// selection keeps and that have no row yet: spans recalled from earlier turns, then the new turn.
+// The kept rows of a conversation, turn by turn. A row is a kept token in the order in which worker groups compute it.
 //
-// Recalled rows need no other row to be computed again, because attention follows the order of rows and positions only
-// enter RoPE. A selection that keeps all tokens because no rate is sure enough gives the rows of a whole prompt.
+// A finished turn keeps its rows in their order, so that the worker group's prefix cache still holds them. The answer
+// of the turn follows with all its tokens. Each further selection appends the tokens that it keeps and that have no row
+// yet, in ascending order. First come tokens that earlier turns pruned and this one recalls, then tokens of the new
+// turn.
 //
-// Rows depend on the selections alone, and a selection on (conversation, speculator, policy). Plain data; one thread.
+// A recalled token does not change the rows before it. Attention follows the order of the rows, and token positions
+// enter only RoPE. A selection may keep all tokens, because no keep rate is sure enough or no calibration applies. The
+// rows are then the whole prompt in its own order.
+//
+// Rows depend only on the selections. A selection depends only on the conversation, the options and the speculator's
+// model and build. Plain data; one thread.
 #pragma once
 
 #include "router/core/selection_cache.h"
 
 struct conversation {
-    uint64_t scorer;          // the scorer of its selections, see struct core_node; 0: several scorers
-    int turn;                 // the turn whose selection is added next; the number of finished turns: the whole prompt
-    struct token_range *rows; // [n_rows] in the order of the rows, neighbours joined; owned
+    uint64_t scorer;          // scorer of the selections (core_node.scorer); 0: they come from several scorers
+    int turn;                 // index of the turn whose selection is added next; at n_turns it is the whole prompt's
+    struct token_range *rows; // [n_rows] kept ranges in the order of the rows; ranges that touch are joined; owned
     int n_rows, capacity;
-    int tokens;           // tokens in the rows
-    int frozen, recalled; // rows before the latest selection, and tokens of earlier turns that it added
-    uint8_t *has_row;     // [tokens of the prompt] owned
+    int tokens;       // number of tokens in `rows`
+    int frozen,       // number of tokens that had rows before the latest selection was added
+        recalled;     // number of earlier turns' tokens that the latest selection added
+    uint8_t *has_row; // [tokens of the whole prompt] 1 if the token has a row; owned
 };
 
-struct conversation *conversation_create(int n_tokens); // n_tokens: the whole prompt
+struct conversation *conversation_create(int n_tokens); // n_tokens: tokens of the whole prompt
 void conversation_free(struct conversation *c);         // NULL is fine
 
-// Adds the tokens that the selection keeps and that have no row yet. `fresh`: the first token after the answers so far.
+// Appends the tokens that the selection keeps and that have no row yet. `fresh` is the index of the first token after
+// the answers so far.
 void conversation_add_selection(struct conversation *c, const struct selection *selection, int fresh);
 void conversation_add_answer(struct conversation *c, const struct prompt_turn *turn); // moves to the next turn

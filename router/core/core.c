@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The entry points of the core for requests and cancels of clients, and for time.
+// Functions of core.h for the requests and cancels of clients, and for time.
 #include "router/core/core.h"
 
 #include <stdlib.h>
@@ -110,7 +110,8 @@ static void request_refuse(struct core *c, struct request *r, enum status status
     request_free(r);
 }
 
-// Checks the deadline. A sharer waits as long as the request that is scored, which has the same deadline.
+// Checks the deadline. A sharer (score_sharing.h) is not checked: it waits as long as the request that is scored, which
+// has the same deadline.
 static enum status check_deadline(const struct core *c, const struct request *r, const struct score_plan *plan,
                                   int64_t now_us)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A copy of everything that metrics show of the core, so that another thread can write it. Taking it costs in
-// proportion to the number of nodes. Use on the core's thread only.
+// A copy of everything that metrics show of the core, so that another thread can format it. The cost of a copy is
+// proportional to the number of nodes. Use on the core's thread only.
 #pragma once
 
 #include "router/core/core.h"
@@ -9,24 +9,24 @@
 
 struct pool_metrics {
     int nodes;            // nodes that take work
-    int waiting, running; // requests
-    int64_t waiting_rows; // rows of the waiting requests in bins
-    // queue_us: time until the waiting requests are dispatched, by the slower of the estimate and the measured speed
-    // (pool_speed.h); 0: no request waits. work_us: see estimate_pool(). Infinite: not known.
-    double queue_us, work_us;
-    uint64_t busy_us, attached_us; // counters: time of its nodes' passes; time its nodes were attached
+    int waiting, running; // requests that wait for the pool; requests on its nodes
+    int64_t waiting_rows; // rows that the waiting requests will take in bins
+    double queue_us,      // time until the waiting requests are dispatched; 0: none waits; INFINITY: not known
+        work_us;          // see estimate_pool(); INFINITY: not known
+    uint64_t busy_us,     // counter: time that nodes of the pool spent in passes
+        attached_us;      // counter: time for which nodes of the pool were attached, summed over the nodes
 };
 void core_get_pools(const struct core *c, int64_t now_us, struct pool_metrics pools[NODE_ROLES]);
 
 struct core_metrics {
-    struct core_status status; // with all attached nodes
+    struct core_status status; // includes all attached nodes
     struct core_measures measures;
     struct pool_metrics pools[NODE_ROLES];
-    struct node_measures *nodes; // [n_nodes] includes nodes that are gone; owned
+    struct node_measures *nodes; // [n_nodes] measures of attached nodes and of nodes that are gone; owned
     int n_nodes;
 };
 
-// Returns the bins dispatched last, of all roles [NODE_ROLES]. Use on the core's thread only.
+// Returns an array [NODE_ROLES] with the bins dispatched last to each pool. Borrowed from the core.
 const struct recent_bins *core_get_recent_bins(const struct core *c);
 
 void core_get_metrics(const struct core *c, int64_t now_us, struct core_metrics *metrics);

@@ -15,8 +15,8 @@
 // A worker group that was lost because it hung. It is remembered in case it attaches again.
 struct suspect {
     char node_id[128];
-    uint64_t instance; // of its process: a new process is not suspected
-    int ejections;
+    uint64_t instance; // the group's process; a new process with the same id is not suspected
+    int ejections;     // ejections in a row, see struct node_health
 };
 enum { SUSPECTS_MAX = 16 };
 
@@ -27,16 +27,19 @@ struct drained_process {
 };
 enum { DRAINED_MAX = 64 };
 
-// The work of a tick (dispatch.c: work_done()), about a millisecond. A thousand idle nodes would otherwise delay other
-// events by a tenth of a second.
+// Default limit of the dispatch work of a tick for one pool, in units of dispatch.c: work_done(). It takes about a
+// millisecond. A tick with no limit would delay other events by 0.1 s if a thousand nodes were idle.
 enum { CORE_TICK_WORK = 2048 };
 
 struct core_health {
-    struct suspect suspects[SUSPECTS_MAX]; // the latest replaces the oldest
-    unsigned n_suspects;                   // ever added
-    bool pending; // nodes.c, node_reports.c, requests.c; a node attached, lost requests or missed a score's deadline
-    int64_t checked_us, compared_us; // the last time that nodes were checked, and that their speeds were compared
-    uint64_t ejections, hangs;       // totals
+    struct suspect suspects[SUSPECTS_MAX]; // ring: a new entry replaces the oldest one
+    unsigned n_suspects;                   // number of entries ever added
+    // Requests a check in this tick: a node attached, lost requests or missed a score's deadline. Set by nodes.c,
+    // node_reports.c and requests.c.
+    bool pending;
+    int64_t checked_us,        // time of the last check of the nodes
+        compared_us;           // time of the last comparison of their speeds
+    uint64_t ejections, hangs; // number of times that a node was ejected; that a node hung
 };
 
 struct core {
@@ -46,33 +49,33 @@ struct core {
     struct request_table table;             // requests.c; all requests that have not ended
     struct request_timers timers;           // requests.c
     struct ledger ledger;                   // ledger.c
-    struct waiting_set waiting[NODE_ROLES]; // requests.c adds and removes, the bin planner picks for dispatch.c
+    struct waiting_set waiting[NODE_ROLES]; // requests.c adds and removes requests; dispatch.c has the planner pick
 
     // The part of the state that sched/ reads. nodes.c writes `nodes`, core.c now_us, ledger.c computed_share,
     // dispatch.c reservation. nodes.c and requests.c clear the reservation when its node or request goes.
     struct sched_view view;
-    struct node_index nodes[NODE_ROLES];   // nodes.c adds and removes nodes; the order in which dispatch.c asks them
+    struct node_index nodes[NODE_ROLES];   // nodes.c adds and removes nodes; dispatch.c asks them in this order
     struct recent_bins recent[NODE_ROLES]; // dispatch.c
     struct selection_cache *selections;    // request_selection.c
-    uint64_t scorer; // nodes.c; the scorer of all attached speculators; 0: they differ, or there is none
+    uint64_t scorer; // nodes.c; the scorer (node.h) that all speculators have; 0: they differ, or none is attached
 
     struct core_health health;  // health.c
-    int open_nodes[NODE_ROLES]; // nodes.c; attached, neither draining nor ejected
-    int64_t silence_us;         // nodes.c; no node is silent for too long before this time
-    // nodes.c; the calibration of all attached speculators. fingerprint 0: they have none, or different ones.
+    int open_nodes[NODE_ROLES]; // nodes.c; number of attached nodes that neither drain nor are ejected
+    int64_t silence_us;         // nodes.c; earliest time at which a node can have been silent for too long
+    // nodes.c; the calibration that all attached speculators have. fingerprint 0: they have none, or different ones.
     struct node_calibration calibration;
-    uint64_t model_fingerprint; // nodes.c; of the worker group attached last; 0: no group yet
+    uint64_t model_fingerprint; // nodes.c; model of the worker group attached last; 0: no group has attached
     int64_t workers_gone_us;    // nodes.c; the last time that a worker group was lost, began to drain or left; 0: never
-    int workers_gone_context;   // nodes.c; the longest context of groups that went within the time of grace
-    struct drained_process drained[DRAINED_MAX]; // nodes.c; the latest replaces the oldest
-    unsigned n_drained;                          // nodes.c; ever added
-    bool advances_wait;                          // drafting.c; a node has advances to send
+    int workers_gone_context;   // nodes.c; longest context of the worker groups that left within the time of grace
+    struct drained_process drained[DRAINED_MAX]; // nodes.c; ring: a new entry replaces the oldest one
+    unsigned n_drained;                          // nodes.c; number of entries ever added
+    bool advances_wait;                          // drafting.c; true: core_drafting_flush() has advances to send
     bool ready;                                  // nodes.c
     bool draining;                               // core.c
     uint64_t last_bin;                           // dispatch.c
     struct pool_speed speeds[NODE_ROLES];        // core.c
-    bool in_round[NODE_ROLES];                   // dispatch.c; work of the round is left for the next tick
-    uint64_t settled[NODE_ROLES]; // dispatch.c; number of changes of the pool at the end of its last round
+    bool in_round[NODE_ROLES];    // dispatch.c; true: the dispatch round of the pool goes on in the next tick
+    uint64_t settled[NODE_ROLES]; // dispatch.c; pool_changes() at the end of the pool's last round
 };
 
 // Returns the first node of the list: the node attached last.
@@ -81,8 +84,7 @@ static inline struct core_node *core_first_node(const struct core *c)
     return core_node_of(c->view.nodes);
 }
 
-// Returns the end of the time of grace. Until then requests that no attached worker group can hold wait for a group to
-// come back. This holds for new and queued requests.
+// Returns the end of the time of grace (core_options.worker_grace_us), or 0 if no worker group has ever left.
 static inline int64_t core_grace_end_us(const struct core *c)
 {
     return c->workers_gone_us ? c->workers_gone_us + c->options.worker_grace_us : 0;

@@ -117,7 +117,7 @@ static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
             node = node_index_next_for(&c->nodes[role], &c->view, set->unasked);
             if (!node) waiting_set_asked(set, set->unasked);
         }
-        if (!node && set->unasked) continue; // the work of this tick is done
+        if (!node && set->unasked) continue; // the tick's limit of work is reached
         if (!node) break;
         dispatch_to(c, core_node_of(node), now_us);
     }

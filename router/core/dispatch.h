@@ -5,4 +5,4 @@
 #include "router/core/core_state.h"
 
 void core_dispatch(struct core *c, int64_t now_us);  // the work of one tick
-bool core_dispatch_is_pending(const struct core *c); // there is more work, for the next tick
+bool core_dispatch_is_pending(const struct core *c); // true: the next tick has to go on dispatching

@@ -8,7 +8,7 @@
 #include "lib/base/mem.h"
 
 enum { UNREAD_ANSWER_MIN = 16 };   // an unscored prompt is read if at least this many tokens are left to generate
-enum { MESSAGE_TOKENS = 1 << 20 }; // of several advances in one message; a node refuses messages over 64 MiB
+enum { MESSAGE_TOKENS = 1 << 20 }; // most tokens of several advances in one message; nodes refuse over 64 MiB
 
 // The most drafts of a request that its worker group is sent between two advances, because the group handles each of
 // them before its next pass. A drafter sends at most 7 for an advance (1, 2, 4 .. 64 guesses), and some for the
@@ -54,8 +54,8 @@ void core_drafting_node_gone(struct core_node *node)
     node->n_advanced = node->advanced_capacity = 0;
 }
 
-// Returns the speculator that holds the fewest prompts, among the ones that have nothing to score and the context for
-// this prompt.
+// Returns the speculator that holds the fewest prompts to draft, or NULL. Considers only speculators that have nothing
+// to score and a context long enough for this prompt.
 static struct core_node *idle_speculator(const struct core *c, const struct request *r)
 {
     struct core_node *best = NULL;
@@ -68,8 +68,8 @@ static struct core_node *idle_speculator(const struct core *c, const struct requ
     return best;
 }
 
-// Gives the prompt to an idle speculator. Returns NULL if there is none, or if the rest of the answer is too short. It
-// is tried once.
+// Gives the prompt to an idle speculator and returns it. Returns NULL if there is none, or if the rest of the answer is
+// too short. The answer is then not drafted at all.
 static struct core_node *give_to_idle_speculator(const struct core *c, struct request *r)
 {
     bool is_long = r->spec.sampling.max_tokens - r->usage.completion_tokens >= UNREAD_ANSWER_MIN;
@@ -148,7 +148,7 @@ void core_drafting_flush(struct core *c)
 
 // --- drafts
 
-// Returns what is wrong with the draft, or NULL.
+// Returns what is wrong with the draft, or NULL if nothing is.
 static const char *draft_error(const struct core *c, const struct request *r, const struct node_draft *draft)
 {
     if (r->drafting.n_drafts >= DRAFTS_MAX) return "over 16 drafts came for the tokens that were sent last";
@@ -180,7 +180,7 @@ static struct request *request_of_draft(struct core *c, const struct core_node *
     struct request *r = request_table_find(&c->table, draft->request);
     if (!r || r->drafting.node != node) return NULL;
     if (draft->released) {
-        r->drafting.is_over = true; // the node is told of the end in any case, because it may be wrong
+        r->drafting.is_over = true; // drafting.node stays: the node is still told when the request ends
         return NULL;
     }
     if (!r->account.node || (r->state != REQUEST_PREFILL && r->state != REQUEST_DECODE)) return NULL;

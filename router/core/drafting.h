@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drafts from the pool: a speculator that holds the prompt of a request drafts its answer while a worker group
-// generates it. The router sends the speculator the tokens that the group generated. It sends the group the tokens that
-// the speculator expects next.
+// Drafts on speculators: while a worker group generates the answer to a request, a speculator that holds the prompt
+// guesses the answer ahead. The router sends the speculator the tokens that the group has generated (an advance). It
+// sends the group the tokens that the speculator expects next (a draft).
 //
-// Nothing is booked for drafts, and nothing waits for them. If a speculator is lost, releases a prompt or guesses
-// wrongly, its tokens are only not accepted. While a worker group is too busy to verify drafts, no advances of its
+// Drafts have no accounts, and nothing waits for them. If a speculator is lost, releases a prompt or guesses wrongly,
+// the group only accepts fewer draft tokens. While a worker group is too busy to verify drafts, no advances of its
 // requests are sent. The next advance has all tokens since the last one.
 //
 // A speculator holds the prompts that it has scored. A prompt whose score was reused, or whose tokens are all kept, is

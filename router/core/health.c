@@ -17,9 +17,9 @@
 #define STALL_US_MAX 86.4e9 // a day: the longest limit, whatever a node reports
 enum {
     SLOW_ROWS = 64,    // rows of the pass by which nodes are compared
-    SLOW_PASSES = 16,  // passes after its admission, before a node is compared again
-    STALL_PASSES = 4,  // a node hangs after this many expected times of its longest pass
-    DOUBLINGS_MAX = 5, // doublings of the time of an ejection
+    SLOW_PASSES = 16,  // passes that a node computes after its admission before it may be ejected as slow
+    STALL_PASSES = 4,  // a node hangs only after this many times the expected time of its longest pass
+    DOUBLINGS_MAX = 5, // most doublings of eject_us
 };
 
 // --- ejection
@@ -154,7 +154,8 @@ static void score_missed(struct core *c, struct core_node *node, int64_t now_us)
     }
 }
 
-// Handles a new node. A worker group that hung may hang again. The last group of its pool is probed at once.
+// Handles a new node. A worker group that hung before may hang again, so it is ejected first. If it is the only group
+// that takes work, it is probed instead: it gets one request at a time.
 static void node_meet(struct core *c, struct core_node *node, int64_t now_us)
 {
     node->health.met = true;
@@ -265,8 +266,8 @@ static void check_node(struct core *c, struct core_node *node, int64_t absent_us
     }
 }
 
-// Checks all nodes. Ticks come at least once per heartbeat. In a longer gap this process did not run and read no
-// progress.
+// Checks all nodes. Ticks come at least once per heartbeat interval. In a longer gap, this process did not run and
+// could not read the nodes' progress. So the gap does not count as time with no progress.
 void core_health_check(struct core *c, int64_t now_us)
 {
     if (!c->health.pending && now_us - c->health.checked_us < c->options.heartbeat_us / 4) return;

@@ -8,14 +8,16 @@
 //   longest pass. A hung speculator is ejected and its requests go on without it. A hung worker group is lost, and
 //   ejected when it attaches again.
 // - A node has lost requests if its heartbeat counts fewer requests than it has to answer. It counts as hung at once.
-// - A speculator that answers a request too late (score timeout) is ejected.
+// - A speculator that answers a request too late (score timeout) is ejected. If it has made no progress since it got
+//   the request, it counts as hung.
 // - A node that is ten times slower than the median of its peers is ejected and finishes its requests. Peers are nodes
-//   of one role with the same limits. At most half of the pool is ejected, and never its last node.
+//   of one role with the same limits. At most half of the peers are ejected, and never the last node of the role that
+//   takes work.
 // - After `eject_us`, doubled with each ejection in a row, the node is admitted with one request at a time. Each
 //   request that it answers doubles that number, up to the node's own limit.
 //
-// nodes.c, node_reports.c and requests.c note what happens (node_progressed() and similar functions in node.h); the
-// check draws the conclusions. Use on the core's thread only.
+// nodes.c, node_reports.c and requests.c note what happens (node_progressed() and similar functions in node.h).
+// core_health_check() acts on these notes. Use on the core's thread only.
 #pragma once
 
 #include "router/core/core_state.h"

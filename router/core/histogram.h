@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A histogram as in Prometheus: values counted in buckets with fixed upper edges, and their sum. Adding a value takes a
-// binary search of four or five steps without branches, and allocates nothing. One thread.
+// A histogram as in Prometheus: it counts values in buckets with fixed upper edges, and sums the values. Adding a value
+// takes a binary search of four or five steps with no branch, and allocates nothing. One thread.
 #pragma once
 
 #include <stdint.h>
@@ -9,20 +9,20 @@ enum { HISTOGRAM_EDGES_MAX = 31 };
 
 struct histogram_scale {
     const char *name;                   // name in the docs
-    double unit;                        // unit of values and edges when exported: 1e-6 for microseconds
-    int n;                              // edges; a power of two less 1
-    int64_t edges[HISTOGRAM_EDGES_MAX]; // ascending; a value that equals an edge is below it
+    double unit;                        // factor from values and edges to the exported unit: 1e-6 for microseconds
+    int n;                              // number of edges; one less than a power of two
+    int64_t edges[HISTOGRAM_EDGES_MAX]; // ascending; a value equal to an edge counts in the bucket below the edge
 };
 
 extern const struct histogram_scale histogram_request_us;    // 1 ms to 1000 s, five edges to a decade
 extern const struct histogram_scale histogram_token_us;      // 1 ms to 1 s, finest around 10 ms
 extern const struct histogram_scale histogram_plan_us;       // 10 us to 0.5 s
 extern const struct histogram_scale histogram_share_ppm;     // 5 % to 100 %, in millionths
-extern const struct histogram_scale histogram_deviation_ppm; // a ratio: 0.4 to 8, finest around 1, in millionths
+extern const struct histogram_scale histogram_deviation_ppm; // ratios from 0.4 to 8, finest around 1, in millionths
 
 struct histogram {
     const struct histogram_scale *scale;
-    uint64_t counts[HISTOGRAM_EDGES_MAX + 1]; // values in each bucket, not cumulative; the last used bucket has no edge
+    uint64_t counts[HISTOGRAM_EDGES_MAX + 1]; // values per bucket, not cumulative; bucket `n` has no upper edge
     int64_t sum;
 };
 

@@ -12,8 +12,8 @@ enum { COMPUTED_MEMORY = 8 }; // the share of computed rows forgets a bin after 
 // The weight of a generated token in its tenant's counter. A row that is read has weight 1 (as in arXiv 2401.00588).
 enum { OUTPUT_WEIGHT = 2 };
 
-// The host samples from about this many entries of the vocabulary in the time that a GPU needs to compute OUTPUT_WEIGHT
-// rows of an 8B model.
+// Number of vocabulary entries that the host samples from in about the time in which a GPU computes OUTPUT_WEIGHT rows
+// of an 8B model.
 enum { SAMPLED_ENTRIES_PER_TOKEN = 32768 };
 
 enum queue_class ledger_class_of(int32_t priority)
@@ -83,7 +83,7 @@ static enum trace_phase phase_of(const struct request *r)
 
 static void trace_time(struct request *r, enum trace_phase phase, int64_t now_us)
 {
-    if (phase == TRACE_PACK_WAIT && r->spec.score_only) return; // it ends when it becomes READY
+    if (phase == TRACE_PACK_WAIT && r->spec.score_only) return; // a score-only request ends when it becomes READY
     bool on_node = phase == TRACE_SCORE || phase == TRACE_PREFILL || phase == TRACE_DECODE;
     trace_phase_end(r->trace, phase, on_node ? r->account.node->hello.node_id : NULL, now_us);
 }
@@ -247,13 +247,14 @@ void ledger_left_node(struct ledger *ledger, struct request *r)
         waiting_add(ledger, r, 1);
     }
     request_list_remove(&r->sched);
-    if (!a->node->sched.account.requests.count) a->node->passed_us = 0; // it waits for work
+    if (!a->node->sched.account.requests.count) a->node->passed_us = 0; // the node waits for work: no gap is measured
     a->node = NULL;
 }
 
 // --- results
 
-// Learns the share of prompts in a pass with decodes: the time beyond the expected time of the decode rows alone.
+// Learns the prompt share of a pass with prompts and decodes. The prompts' time is the time of the pass less the
+// expected time of its decode rows.
 static void learn_share(struct sched_node *node, const struct pass_cost *pass, int64_t now_us)
 {
     const struct node_account *account = &node->account;
@@ -265,8 +266,8 @@ static void learn_share(struct sched_node *node, const struct pass_cost *pass, i
     cost_share_learn(&node->share, (double)pass->us - decode_us, (double)pass->us);
 }
 
-// Returns the busy time of the pass. It is at most the time left since the node attached, so that a wrong report does
-// not show a pool as busier than possible.
+// Returns the time of the pass, cut so that the node's passes take no more time than has passed since it attached. So a
+// wrong report does not show a pool as busier than possible.
 static uint64_t busy_us_of(const struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
     int64_t before_us = (int64_t)(node->measures->counts.pass_us - node->at_attach.pass_us);
@@ -281,8 +282,8 @@ void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64
 }
 
 // Measures the gap between two passes. A node that still has requests when it reports a pass begins the next one at
-// once. So the time between the two reports, less the second pass, was spent on messages. It may be negative, because
-// latencies vary; they cancel in the sum.
+// once. So the time between the two reports, less the time of the second pass, was spent between the passes. The gap
+// may be negative, because the latencies of the reports vary. In the sum they cancel out.
 static void gap_measure(struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
     struct node_counts *counts = &node->measures->counts;

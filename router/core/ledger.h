@@ -24,8 +24,8 @@ struct class_count {
 // Counters of all nodes of a pool that have ever been attached. They only grow.
 struct pool_counts {
     uint64_t dispatched_rows; // includes rows that a cache holds
-    uint64_t busy_us;         // time of passes; for a node at most the time it has been attached
-    uint64_t gone_us;         // attached time of nodes that are gone
+    uint64_t busy_us;         // time of passes; counts for each node at most the time for which it was attached
+    uint64_t gone_us;         // time for which nodes that are gone were attached
 };
 
 struct ledger {
@@ -44,7 +44,7 @@ struct ledger {
 struct core_bin {
     uint64_t id;
     int open;         // requests that wait for their score or first token
-    int open_fitting; // of these, prompts that fit a pass; the bin is outstanding while there is one
+    int open_fitting; // part of `open` that are no long prompts; the bin is outstanding while it is over 0
 };
 
 enum queue_class ledger_class_of(int32_t priority);
@@ -57,19 +57,19 @@ void ledger_refused(struct ledger *ledger, struct request *r, enum status status
 // Books that the request joins the queue. `tenant`: the name by which its part of the queue is bounded.
 void ledger_admitted(struct ledger *ledger, struct request *r, const char *tenant);
 
-// --- time: adds the time since the last step to the part of `timing` that the request's state stands for
+// --- time: adds the time since the last step to the field of `timing` that belongs to the request's state
 
 void ledger_charge_time(struct request *r, int64_t now_us);
 
 // --- bins and nodes
 
-// Books that the request is dispatched to the node as a part of the bin. Its state says to which role: SCORING or
-// PACKED.
+// Books that the request is dispatched to the node as a part of the bin. Its state is SCORING if the node is a
+// speculator, and PACKED if the node is a worker group.
 void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *node, struct core_bin *bin);
 void ledger_bin_sent(struct ledger *ledger, struct sched_view *view, struct core_node *node, const struct core_bin *bin,
                      int64_t rows, int64_t uncached_rows);
 void ledger_scanned(struct ledger *ledger, enum node_role role, uint64_t scan_cost);
-// Books that the request left its node. Its bin does not wait for it any more.
+// Books that the request left its node. The bin does not wait for the request any more.
 void ledger_left_node(struct ledger *ledger, struct request *r);
 void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64_t now_us);
 
@@ -77,31 +77,32 @@ void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64
 
 void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const struct pass_cost *pass, int64_t now_us);
 void ledger_scored(struct request *r, int cached_tokens, int64_t now_us);
-void ledger_score_reused(struct ledger *ledger, struct request *r); // with the keep rate of an earlier request
+void ledger_score_reused(struct ledger *ledger, struct request *r); // r->keep_rate comes from an earlier score
 // Books the keep rate that the speculator chose for the request's quality.
 void ledger_rate_chosen(struct ledger *ledger, struct sched_view *view, const struct request *r, double keep_rate,
                         int64_t now_us);
-void ledger_conversation_kept(struct request *r, int frozen, int recalled);      // among its kept tokens
-void ledger_ready(struct request *r);                                            // its kept ranges are known
-void ledger_speculation_decided(struct ledger *ledger, const struct request *r); // by its skip reason
+void ledger_conversation_kept(struct request *r, int frozen, int recalled);      // see struct request_usage
+void ledger_ready(struct request *r);                                            // call when r->kept is known
+void ledger_speculation_decided(struct ledger *ledger, const struct request *r); // books r->skip and the kept tokens
 void ledger_prefill_cached(struct request *r, int cached_tokens);
-// Books verified draft tokens. Counts that no group can have are cut: at most max_tokens tokens, and no more accepted
-// tokens than came. The first `n_used` of the latest tokens are in the answer. Tokens after a stop string do not count
-// as accepted.
+// Books verified draft tokens. A worker group's counts are not trusted: verified tokens are cut to what max_tokens
+// leaves, accepted tokens to `n_used`. `n_used` is the number of new tokens that are in the answer. Tokens after a stop
+// string are not.
 void ledger_draft_verified(struct ledger *ledger, struct request *r, const struct sequence_result *result, int n_used);
 void ledger_prompt_computed(struct request *r, int cached_tokens, int64_t now_us);
 void ledger_tokens_received(struct ledger *ledger, struct request *r, int n,
-                            int64_t now_us); // before the client has seen them
+                            int64_t now_us); // call before the client gets the tokens
 // Returns the charge for n generated tokens: 1 for each token. Each of the `on_host` tokens that the host samples
 // (sampling_needs_host) costs vocabulary / 32,768 more.
 double ledger_output_tokens(int n, int on_host, int vocab_size);
-// Charges the tenant for n prompt tokens as for sampling them on the host, in addition to their rows.
+// Charges the tenant for the log-probabilities of n prompt tokens, in addition to their rows. One costs as much as the
+// extra charge for a token that the host samples.
 void ledger_prompt_logprobs_received(struct ledger *ledger, struct request *r, int n);
-// Books that the client used the first n_used of the n tokens received last. Among tokens that came together, the first
-// one has the time since the previous token; the other tokens have no time. The tenant is charged two rows for each
-// token of ledger_output_tokens().
+// Books that the client used the first n_used of the n tokens received last. For tokens that came together, the first
+// one carries the time since the previous token, and the rest count as 0. The tenant is charged two rows for each unit
+// of ledger_output_tokens().
 void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_used);
-void ledger_kv_blocks_updated(struct request *r); // after it has grown
+void ledger_kv_blocks_updated(struct request *r); // call after the request has got tokens
 
 // --- a lost node, the end
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that owns the core, and its mailbox. I/O threads post small functions. The thread runs them in order with
-// the time, calls core_tick(), and sleeps until the next post or core_next_deadline_us().
+// The thread that owns the core, and its mailbox. I/O threads post small functions. The thread calls these functions in
+// the order of the posts, then calls core_tick(), and sleeps until the next post or core_next_deadline_us().
 #pragma once
 
 #include <stdint.h>

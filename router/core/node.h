@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // An attached node inside the core. nodes.c creates and frees it, and node_reports.c writes what the node reports. Only
-// ledger.c writes its accounts (sched.account, sched.cost, measures). dispatch.c writes its prefix tails and planning
-// notes. health.c writes its health and sched.limits.max_seqs, also by the functions at the end of this file.
+// ledger.c writes its accounts (sched.account, sched.cost, measures). dispatch.c writes its prefix tails, node_index.c
+// its place. health.c and the functions at the end of this file write its health and sched.limits.max_seqs.
 #pragma once
 
 #include "router/core/core.h"
@@ -9,36 +9,36 @@
 #include "router/core/pass_times.h"
 
 struct node_health {
-    uint64_t progress;        // in its last heartbeat; 0: the node does not count it
-    int64_t progress_us;      // the last time that it made progress or had no work
-    int64_t ejected_until_us; // 0: not ejected
-    int ejections;            // ejections in a row
-    int passes_admitted;      // passes reported until it was admitted again
-    int64_t missed_us;        // when it got a request whose score then timed out; 0: none
-    int lost;                 // requests that it was sent, has not answered and no longer counts
-    int64_t counted_us;       // the last time that these were counted
-    bool met;                 // health.c has seen it
+    uint64_t progress;        // progress counter of the last heartbeat; 0: the node does not count progress
+    int64_t progress_us;      // the last time that the node made progress or had no work
+    int64_t ejected_until_us; // end of the ejection; 0: not ejected
+    int ejections;            // number of ejections in a row
+    int passes_admitted;      // sched.cost.passes when the node was last admitted after an ejection
+    int64_t missed_us;        // when the node got a request whose score then timed out; 0: no score timed out
+    int lost;                 // requests that the node was sent, has not answered and no longer counts (a fault)
+    int64_t counted_us;       // the last time that `lost` was counted
+    bool met;                 // true once health.c has handled the node as new
 };
 
 struct core_node {
     struct sched_node sched; // first: sched/ knows the node by this member
     struct node_hello hello;
     void *link; // passed back to the caller in core_ops
-    // A hash of everything, except prompt and options, that the selections of a speculator depend on. 0: not a
-    // speculator.
+    // Speculators: a hash of model, ranks, backend, types, version and calibration. Speculators with equal scorers
+    // select the same tokens of a prompt with the same options. Worker groups: 0.
     uint64_t scorer;
-    int64_t attached_us, heard_us;
-    bool leaving; // it drains; sched.draining is also true while the node is ejected
-    int kv_blocks_free, held_prompts, held_kv_blocks; // in its last heartbeat
-    int64_t passed_us;                                // when it reported a pass while it had work left; 0: it had none
-    int draft_length;                                 // worker groups only, see core_draft_length()
-    struct request *drafted;                          // requests whose prompts a speculator holds; drafting.c
-    int n_drafted;
-    uint64_t *advanced; // [n_advanced] numbers of requests with tokens to send; owned; drafting.c
+    int64_t attached_us, heard_us; // when the node attached; when its last message came
+    bool leaving;                  // true: the node drains. sched.draining is also true while the node is ejected
+    int kv_blocks_free, held_prompts, held_kv_blocks; // values of the last heartbeat
+    int64_t passed_us;       // when the node reported its last pass; 0: it had no request left then or later
+    int draft_length;        // worker groups only, see core_draft_length()
+    struct request *drafted; // list of requests whose prompts the speculator holds; drafting.c
+    int n_drafted;           // length of that list
+    uint64_t *advanced; // [n_advanced] numbers of requests with tokens to send to the speculator; owned; drafting.c
     int n_advanced, advanced_capacity;
     struct node_health health;
-    struct node_measures *measures; // measures of its id; owned by the ledger's list
-    struct node_counts at_attach;   // counts when it attached
+    struct node_measures *measures; // measures of the node's id; owned by the ledger's list
+    struct node_counts at_attach;   // measures->counts when the node attached
     struct pass_times pass_times;
 };
 
@@ -70,8 +70,8 @@ static inline void node_counts_progress(struct core_node *node, uint64_t progres
     node->health.progress = progress;
 }
 
-// Notes that a request got its score or its first token. A node that is probed may then have twice as many requests at
-// once.
+// Notes that a request of the node got its score or its first token. A probing node (admitted again after an ejection)
+// may then have twice as many requests at once, up to its own limit.
 static inline void node_answered(struct core_node *node)
 {
     int *admitted = &node->sched.limits.max_seqs, most = node->hello.max_seqs;

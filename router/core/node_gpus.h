@@ -9,10 +9,10 @@
 
 struct node_gpu {
     int rank;
-    bool seen;     // a heartbeat has reported it, so the counters are known
-    bool reported; // the last heartbeat has reported it
-    bool known;    // reported by the last heartbeat with recent gauges
-    bool healthy;  // false: the GPU is in trouble, and the node leaves unless it only reports GPUs
+    bool seen;     // some heartbeat has reported the GPU, so its counters are known
+    bool reported; // the last heartbeat has reported the GPU
+    bool known;    // the last heartbeat has reported the GPU, with gauges that were recent
+    bool healthy;  // false: the GPU is in trouble. The node then drains, unless it is set to only report its GPUs
     bool has_temperature, has_ecc, has_throttle;
     int temperature_celsius;
     uint64_t memory_used_bytes, memory_total_bytes; // total 0: not known
@@ -27,7 +27,7 @@ struct node_gpus {
     int n;
 };
 
-// Takes over the reports of a heartbeat. Ranks from `ranks` or NODE_GPUS_MAX on are ignored.
+// Takes over the GPU reports of a heartbeat. Ignores reports of a rank >= `ranks` or >= NODE_GPUS_MAX.
 enum { NODE_GPUS_MAX = 256 };
 void node_gpus_update(struct node_gpus *gpus, const struct node_gpu *reported, int n_reported, int ranks);
 

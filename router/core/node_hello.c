@@ -5,10 +5,10 @@
 #include <inttypes.h>
 #include <string.h>
 
-// Packing uses memory in proportion to the token budget, which a node states itself.
+// Limit of a node's token budget. The node states it, and packing uses memory in proportion to it.
 enum { TOKEN_BUDGET_MAX = 1 << 20 };
 
-// Each attach and each loss visits all nodes.
+// Limit of attached nodes, because each attach and each loss visits all nodes.
 enum { NODES_MAX = 4096 };
 
 static enum status check_counts(const struct node_hello *h)

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// What nodes report of their work and requests: the functions of core.h from core_heartbeat() on that handle a node's
-// message. A node may lie, so every number is checked before it counts.
+// Handles the messages in which nodes report their work and requests: core_heartbeat() and similar functions of core.h.
+// A node may lie, so every number is checked before it counts.
 #include "router/core/core_state.h"
 #include "router/core/request_selection.h"
 #include "router/core/request_steps.h"
 
-// Returns how many requests the node's heartbeat should count and does not. Messages of a stream come in order, so all
-// results sent before the heartbeat have been read. Requests that the node still has to cancel only make its count too
-// high.
+// Returns how many requests the node's heartbeat should count but does not. Messages of a stream come in order, so
+// every result sent before the heartbeat has been read. Requests that the node has yet to cancel can only make its
+// count too high, so they hide a loss but do not fake one.
 static int requests_lost(const struct core_node *node, const struct node_heartbeat *heartbeat)
 {
-    int64_t n = node->sched.account.requests.count; // in the order of bins
+    int64_t n = node->sched.account.requests.count; // the list is in the order of bins
     const struct sched_request *r = node->sched.account.requests.last;
     for (; r && request_of(r)->account.bin_id > heartbeat->last_bin; r = r->prev)
         n--;
@@ -26,8 +26,8 @@ void core_heartbeat(struct core *c, struct core_node *node, const struct node_he
     node->measures->counts.preemptions = heartbeat->preemptions;
     node_gpus_update(&node->measures->gpus, heartbeat->gpus, heartbeat->n_gpus, node->hello.ranks);
     node_counts_progress(node, heartbeat->progress, now_us);
-    // Counting visits the requests of the node. It is done no more often than nodes send heartbeats, or one node could
-    // occupy the core.
+    // Counting visits the requests of the node. Heartbeats that come much too often are not counted, because one node
+    // could otherwise occupy the core.
     if (now_us - node->health.counted_us < c->options.heartbeat_us / 4) return;
     node->health.counted_us = now_us;
     node->health.lost = requests_lost(node, heartbeat);

@@ -51,7 +51,7 @@ static bool is_replaceable(const struct core *c, const struct core_node *node)
     return false;
 }
 
-// Handles a node that takes no more work, for whatever reason. Requests that waited for this node alone go on without
+// Handles a node that takes no more work, for whatever reason. Requests that only this node could hold go on without
 // it. The whole queue is visited only if there may be such requests.
 static void node_closed(struct core *c, const struct core_node *node, int64_t now_us)
 {
@@ -145,7 +145,7 @@ static void node_free(struct core *c, struct core_node *node)
     free(node);
 }
 
-// Removes the node from the core; its requests go back. Nothing is sent over its link any more.
+// Removes the node from the core, and returns its requests to the queue. Nothing is sent over the node's link any more.
 static void node_remove(struct core *c, struct core_node *node, enum node_loss loss, const char *reason, int64_t now_us)
 {
     enum node_role role = node->sched.role;
@@ -264,7 +264,7 @@ static void node_drain(struct core *c, struct core_node *node, int64_t now_us)
     c->ops.send_drain(node->link);
 }
 
-// Returns the ids of attached nodes, as many as a sentence can hold; free() it.
+// Returns the ids of up to NAMES_MAX attached nodes, as text for an error message. The caller frees it.
 static char *node_names(const struct core *c)
 {
     enum { NAMES_MAX = 8 };
@@ -309,7 +309,8 @@ enum status core_drain_node(struct core *c, const char *node_id, uint64_t instan
 
 // --- attaching
 
-// Returns the scorer of a node; 0: not a speculator. The version stands for the rules of selection.
+// Returns the scorer of a node (core_node.scorer). The version is included because it stands for the rules of
+// selection.
 static uint64_t scorer_of(const struct core *c, const struct node_hello *h)
 {
     if (h->role != NODE_SPECULATOR) return 0;

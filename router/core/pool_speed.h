@@ -1,24 +1,25 @@
 // SPDX-License-Identifier: Apache-2.0
-// Measures how fast a pool empties its queue: the rows dispatched per time during which requests waited, over about the
-// last half minute. An estimate from the costs of passes covers passes only. This speed includes everything else that
-// makes requests wait, for example KV blocks and sequence slots of running answers. It is for autoscalers; no decision
-// depends on it. One thread.
+// Measures how fast a pool empties its queue: rows dispatched while requests waited, divided by the time for which
+// requests waited, over about the last 30 s. An estimate from pass costs covers passes only. This speed includes
+// everything that makes requests wait, for example KV blocks and sequence slots of running answers. It is for
+// autoscalers. No decision depends on it. One thread.
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 struct pool_speed {
-    double rows, backlog_us; // rows dispatched from a queue that did not get empty, and the time of this; both fade
-    uint64_t dispatched;     // rows at the last update
-    int64_t updated_us;
-    bool waits;
+    double rows,         // decayed number of rows dispatched while requests waited
+        backlog_us;      // decayed time for which requests waited
+    uint64_t dispatched; // `dispatched` of the last update
+    int64_t updated_us;  // time of the last update
+    bool waits;          // true if requests were left in the queue at the last update
 };
 
-// Updates the speed after dispatching. `dispatched`: rows in all since the start of the pool. `waits`: requests are
-// left in the queue.
+// Updates the speed after dispatching. `dispatched` counts all rows that were ever dispatched to the pool. `waits` is
+// true if requests are left in the queue.
 void pool_speed_update(struct pool_speed *speed, uint64_t dispatched, bool waits, int64_t now_us);
 
-// Returns the time until `rows` waiting rows are dispatched. Infinite: requests have waited for less than a second
-// lately.
+// Returns the time in microseconds until `rows` waiting rows are dispatched. Returns INFINITY while the speed is not
+// known: in the last 30 s, requests waited for less than about a second in all.
 double pool_speed_queue_us(const struct pool_speed *speed, int64_t rows);

@@ -54,7 +54,7 @@ const char *request_refusal_reason(enum status status, const char *sentence)
     case STATUS_UNSUPPORTED: return "unsupported";
     case STATUS_NOT_FOUND: return "not found";
     case STATUS_DATA:
-        return "the chat template refused it"; // the sentence is the template's, which may quote a message
+        return "the chat template refused it"; // the template wrote the sentence, and may have quoted a message
     default: return sentence;
     }
 }
@@ -72,7 +72,7 @@ const char *finish_reason_name(enum finish_reason reason)
 
 struct request *request_create(void)
 {
-    static atomic_uint_fast64_t last_number; // relaxed: numbers have to be unique, they order nothing
+    static atomic_uint_fast64_t last_number; // relaxed: numbers only have to be unique
     struct request *r = mem_alloc(sizeof *r);
     r->number = atomic_fetch_add_explicit(&last_number, 1, memory_order_relaxed) + 1;
     r->spec.ttft_deadline_us = INT64_MAX;

@@ -7,7 +7,7 @@
 //   every state -> FAILED | CANCELLED; PREFILL, DECODE -> DONE; READY -> DONE (score only)
 //
 // A thread of the front creates a request, fills in `id`, `spec` and `sink`, and passes it to core_submit(). From then
-// on the core's thread owns it and frees it after `done` was called.
+// on the core's thread owns the request. It frees the request after sink.done has returned.
 #pragma once
 
 #include <stdbool.h>
@@ -23,7 +23,7 @@
 enum request_state {
     REQUEST_RECEIVED,  // an I/O thread or the intake pool checks and tokenises it
     REQUEST_TOKENISED, // in core_submit(); score_plan.h decides whether a speculator scores it
-    REQUEST_SCORING,   // waits for a speculator, or is on one
+    REQUEST_SCORING,   // waits for a speculator, is on a speculator, or shares the score of such a request
     REQUEST_READY,     // kept tokens known; waits for a bin
     REQUEST_PACKED,    // in a bin that is being dispatched
     REQUEST_PREFILL,   // on a worker group, no token has arrived
@@ -38,30 +38,31 @@ const char *request_state_name(enum request_state state);
 // Why a request kept its whole prompt. Each reason is counted (core_totals.skipped, Totals.prefill_skipped of
 // GetClusterInfo).
 enum skip_reason {
-    SKIP_NONE,         // it was speculated
+    SKIP_NONE,         // the prompt was speculated
     SKIP_OFF,          // mode off, by the request or the router's default
     SKIP_KEEP_ALL,     // keep_rate or quality 1
-    SKIP_SHORT,        // fewer than min_tokens, with auto
-    SKIP_COST,         // with auto: by the costs of the nodes, the first token would not come sooner
+    SKIP_SHORT,        // with mode auto: the prompt has fewer than min_tokens tokens
+    SKIP_COST,         // with mode auto: speculation is predicted to bring the first token no sooner
     SKIP_UNCALIBRATED, // a quality is asked for, and the speculators have no calibration for it
-    SKIP_UNSURE,       // it was scored, but no keep rate is likely enough to reach the quality
-    SKIP_NO_NODE,      // no speculator is attached, or all are ejected; this and the reasons below are degraded
-    SKIP_TOO_LONG,     // over every speculator's context
-    SKIP_TIMEOUT,      // no answer in time
-    SKIP_LOST,         // the speculator was lost or failed
+    SKIP_UNSURE,       // the prompt was scored, but no keep rate is likely enough to reach the quality
+    // The following reasons count as degraded service (core_totals.degraded).
+    SKIP_NO_NODE,  // no speculator takes work: none is attached, or all drain or are ejected
+    SKIP_TOO_LONG, // the prompt exceeds the context of every speculator
+    SKIP_TIMEOUT,  // no speculator answered in time
+    SKIP_LOST,     // the speculator was lost or failed
     SKIP_COUNT
 };
-// Returns why a request was refused, for the log. It is the sentence for the client, unless the sentence may quote the
-// client, whose text is not logged.
+// Returns the reason of a refusal for the log. `sentence` is the error message for the client. It is returned unchanged
+// unless it may quote the client's text, which must not be logged.
 const char *request_refusal_reason(enum status status, const char *sentence);
 const char *skip_reason_name(enum skip_reason reason);
 
 struct token_logprob {
     int32_t token;
     float logprob;
-    int rank; // prompt tokens only; 1: the likeliest
-    int n_top;
-    int32_t top_token[LOGPROBS_MAX];
+    int rank;                        // prompt tokens only: 1 for the likeliest token of the vocabulary
+    int n_top;                       // number of likeliest tokens in the arrays below
+    int32_t top_token[LOGPROBS_MAX]; // [n_top]
     float top_logprob[LOGPROBS_MAX];
 };
 
@@ -72,53 +73,53 @@ struct request;
 
 // The receiver of a request's output. It is called on the core's thread and must not block.
 struct request_sink {
-    // Receives new tokens. Returns true when a stop string completes the text. The request then ends with "stop", and
-    // counts the first *n_used_p of these tokens.
+    // Receives new tokens. Returns true if the text now contains a stop string. The request then ends with "stop". Only
+    // the first *n_used_p of these tokens count as used.
     bool (*tokens)(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n, int *n_used_p);
-    // Receives the log-probabilities of the next n prompt tokens, from the second prompt token on, before the first new
-    // token. NULL: the receiver asks for none.
+    // Receives the log-probabilities of the next n prompt tokens. The first call begins with the second prompt token.
+    // Every call comes before the first new token. NULL if the receiver asks for none.
     void (*prompt_logprobs)(void *user, const struct token_logprob *logprobs, int n);
     // Receives the end, exactly once. `status` and `message` give the cause of ERROR and CANCELLED. A score-only
-    // request has its answer in `kept` and `importance`. The request is freed afterwards, so copy what is needed.
+    // request has its answer in r->kept and r->importance. The request is freed after the call, so copy what is needed.
     void (*done)(void *user, const struct request *r, enum finish_reason reason, enum status status,
                  const char *message);
     void *user;
 };
 
-// Where the request is, and what the accounts of its node hold for it. Only ledger.c writes it.
+// The place of the request, and its part in the accounts of its node. Only ledger.c writes it.
 struct request_account {
-    struct core_node *node; // the node it is on, or NULL
-    struct core_bin *bin;   // the outstanding bin that waits for it, or NULL
-    // The number of the bin that it was last sent in, a score bin or a prefill bin. It stays when the bin is settled.
-    // dispatch.c counts all bins of the router from 1.
+    struct core_node *node; // the node that the request is on, or NULL
+    struct core_bin *bin;   // the bin that still waits for the request's score or first token, or NULL
+    // Id of the score bin or prefill bin in which the request was sent last. It stays when `bin` becomes NULL.
+    // dispatch.c numbers the bins of both pools from 1.
     uint64_t bin_id;
-    struct tenant_account *tenant; // account of its tenant, from its admission to its end
-    bool is_long;                  // it has more rows than a pass of the node
-    int rows;                      // its rows in the bin,
-    double attention_pairs;        // and the attention pairs of these rows, see cost.h
-    const struct prefix_run *run;  // the blocks of its prompt that it holds in the node's record
-    int own_blocks;                // further KV blocks that it is expected to need on the node
-    double output_tokens;          // generated, by charge: tokens that the host samples count as more
-    int losses;                    // nodes lost while they had it, since its last token
-    int64_t charged_us;            // `timing` accounts for all time until then
-    int64_t token_us;              // when its latest token came
+    struct tenant_account *tenant; // account of the request's tenant, from admission to end
+    bool is_long;                  // the request is a long prompt: it has more rows to compute than a pass of the node
+    int rows;                      // rows that the node has to compute for the request
+    double attention_pairs;        // attention pairs of these rows, see cost.h
+    const struct prefix_run *run;  // prompt blocks that the request holds in the node's prefix record; NULL: none
+    int own_blocks;                // KV blocks that the request is expected to need in addition to `run`
+    double output_tokens;          // charge for its generated tokens so far, see ledger_output_tokens()
+    int losses;                    // nodes lost in a row while they had the request; a token or a score resets it
+    int64_t charged_us;            // `timing` accounts for the time up to here
+    int64_t token_us;              // time when the latest token came
 };
 
-// The speculator that drafts its answer. Only drafting.c writes it.
+// State of drafting the request's answer on a speculator (drafting.h). Only drafting.c writes it.
 struct request_drafting {
-    struct core_node *node;      // the speculator that holds its prompt; NULL: none
-    struct request *next, *prev; // in the list of the node
-    int n_sent;                  // its tokens that the node was sent
-    int n_drafts;                // drafts of the node that were passed on since then
-    bool is_unread;              // the node was not sent the prompt yet
-    bool is_over;                // a node held its prompt and no longer does
+    struct core_node *node;      // the speculator that holds the request's prompt; NULL: none
+    struct request *next, *prev; // links in node->drafted
+    int n_sent;                  // number of output tokens that the speculator was sent
+    int n_drafts;                // drafts that were passed on since the last advance
+    bool is_unread;              // true: the speculator was not sent the prompt yet
+    bool is_over;                // true: the answer is not drafted any more, and never again
 };
 
-// Who is given whose score. Only score_sharing.c writes it.
+// Links between a request that is scored and its sharers (score_sharing.h). Only score_sharing.c writes them.
 struct request_sharing {
-    struct request *scored;       // the request that is scored for it; NULL: it is scored itself, or not at all
-    struct request *first, *last; // the list of its sharers
-    struct request *prev, *next;  // among the sharers of `scored`
+    struct request *scored;       // a sharer's: the request whose score it waits for; NULL: this request is no sharer
+    struct request *first, *last; // list of this request's sharers
+    struct request *prev, *next;  // links in the list of `scored`
 };
 
 // Links of the containers in request_table.h.
@@ -133,42 +134,44 @@ struct request {
     char *id;        // from the client, or made by the service; owned
     enum request_state state; // written by request_set_state() only
     struct request_sink sink;
-    struct request_spec spec;   // what the client asked for
-    struct trace_record *trace; // lent by its sink until `done`; NULL: it is not traced
-    uint64_t score_with;        // number of the first choice of its prompt, whose score it shares; 0: none
+    struct request_spec spec;   // the client's wishes
+    struct trace_record *trace; // lent by the sink until sink.done; NULL: the request is not traced
+    uint64_t score_with;        // number of the choice whose score this request may share (score_sharing.h); 0: none
 
-    // Its consumption so far. Only ledger.c writes it.
+    // Usage, times and place. Only ledger.c writes them.
     struct request_usage usage;
     struct request_timing timing;
     struct request_account account;
 
     struct prefill_prediction predicted; // score_plan.c writes it
 
-    // Its results. requests.c, request_selection.c and request_steps.c write them.
+    // Results. requests.c, request_selection.c and request_steps.c write them.
     enum skip_reason skip;
-    double keep_rate;             // the rate that chose the kept tokens; 0 until READY
-    enum rate_reason rate_reason; // scored prompts only
-    // [n_kept_ranges] in the order of the rows; owned. Ascending and not touching, except in a conversation. NULL until
-    // READY, or until it is known that its score is reused.
+    double keep_rate;             // keep rate by which the kept tokens were chosen; 0 until READY
+    enum rate_reason rate_reason; // what decided keep_rate; scored prompts only
+    // [n_kept_ranges] kept ranges in the order of the rows; owned. They are ascending and do not touch, except in a
+    // conversation. NULL until READY, or until a held selection is found.
     struct token_range *kept;
     int n_kept_ranges;
-    float *importance; // [spec.n_tokens] or NULL; owned
+    float *importance; // [spec.n_tokens] importance of each prompt token, or NULL; owned
     int32_t *draft;    // [n_draft] the speculator's guess at the answer; owned
     int n_draft;
     struct request_drafting drafting;
     struct request_sharing sharing;
-    int n_prompt_logprobs; // received and passed on to the client
-    int32_t *output;       // [usage.completion_tokens] owned
+    int n_prompt_logprobs; // number of log-probabilities of the prompt that were passed on to the client
+    int32_t *output;       // [usage.completion_tokens] generated tokens; owned
     int output_capacity;
-    int64_t score_deadline_us;
-    struct conversation *conversation; // owned; its rows while they are not all known; NULL: no earlier turn is of use
-    struct selection_key selection;    // key of the selection that is looked up or scored next
+    int64_t score_deadline_us; // while SCORING: time at which the router stops waiting for a score
+    // Rows of the conversation until all of them are known; owned. NULL if the request has no earlier turn with rows of
+    // its own.
+    struct conversation *conversation;
+    struct selection_key selection; // key of the selection that is looked up or scored next
 
-    struct sched_request sched; // its keys and links in the waiting set and in lists, see sched/view.h
+    struct sched_request sched; // the request as the scheduler sees it, see sched/sched_request.h
     struct request_links links;
 };
 
-// Returns the request that embeds a scheduler's view of it.
+// Returns the request that embeds `r`. NULL gives NULL.
 static inline struct request *request_of(const struct sched_request *r)
 {
     return r ? (struct request *)((char *)r - offsetof(struct request, sched)) : NULL;
@@ -178,27 +181,29 @@ struct request *request_create(void); // any thread
 void request_free(struct request *r);
 // Copies the spec deeply into a request that was just created.
 void request_copy_spec(const struct request *from, struct request *to);
-// Returns the request's share of the queue's prompt tokens. It counts its prompt, and one token for every 4 bytes of
-// its grammar, its stop strings and its turns' pinned ranges, which use as much memory. Each choice that shares stop
-// strings counts them, because it may be the last choice that holds them.
+// Returns the tokens that the request counts for in max_queue_tokens: its prompt tokens, and one token for every 4
+// bytes of its grammar, its stop strings and its turns' pinned ranges. A token also takes 4 bytes, so the bound is a
+// bound of memory. The choices of a prompt share their stop strings. Each choice counts them, because it may be the
+// last one that holds them.
 int64_t request_queue_tokens(const struct request *r);
 int request_kept_tokens(const struct request *r); // tokens in its kept ranges
-// Copies its kept ranges in ascending order; the caller frees them. Returns their number.
+// Copies the kept ranges in ascending order, and joins ranges that touch. The caller frees *sorted_p. Returns the
+// number of copied ranges.
 int request_sort_kept(const struct request *r, struct token_range **sorted_p);
 // Returns the prompt that is scored next: the prompt of a turn of the conversation, or the whole prompt.
 struct score_prompt request_score_prompt(const struct request *r);
-// Returns true if the rows of earlier turns are pinned in the prompt, and the keep rate is a share of the later tokens.
-// Otherwise the selection is made for the prompt alone. This applies to chunks and to a quality, which needs the tokens
-// that such a selection keeps.
+// Returns true if the next score pins the rows of earlier turns. The keep rate then applies only to the tokens after
+// these turns. Returns false if the next prompt is scored as if it had no earlier turns: the first turn, a request with
+// chunks of a fixed size, or a request with a quality (its calibration knows only such selections).
 bool request_pins_rows(const struct request *r);
-// Returns the number of tokens in that prompt of which the keep rate is a share; 0: all tokens. The turn after a shared
-// beginning has more tokens than its own, so that it can recall earlier ones.
+// Returns the number of tokens of request_score_prompt() to which the keep rate applies; 0: all tokens. If the first
+// turn is a beginning that prompts share, the second turn gets a larger number, so that it can recall pruned tokens.
 int request_budget_tokens(const struct request *r);
-bool request_is_drafted(const struct request *r);           // speculators may draft its answer
-const char *request_deadline_name(const struct request *r); // name of its ttft_deadline_us in sentences for clients
+bool request_is_drafted(const struct request *r);           // true if speculators may draft the answer
+const char *request_deadline_name(const struct request *r); // name of ttft_deadline_us in messages to clients
 
-// Returns what decided keep_rate: "fixed", "quality" or the name of the skip reason. "": not decided yet.
+// Returns what decided keep_rate: "fixed", "quality" or the name of the skip reason. Returns "" until it is decided.
 const char *request_rate_reason(const struct request *r);
 
 bool request_may_follow(enum request_state from, enum request_state to);
-void request_set_state(struct request *r, enum request_state state); // asserts that the state may follow
+void request_set_state(struct request *r, enum request_state state); // asserts request_may_follow()

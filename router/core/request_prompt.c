@@ -5,7 +5,7 @@
 
 void core_request_set_prefix(const struct core *c, struct request *r, const struct token_range *kept, int n_kept)
 {
-    if (r->spec.sampling.prompt_logprobs >= 0) return; // its worker group computes every row, so it shares none
+    if (r->spec.sampling.prompt_logprobs >= 0) return; // the worker group must compute every row, so none is shared
     free(r->sched.prefix);
     r->sched.n_prefix = prefix_chain_make(&c->view.options.hash_key, r->spec.prefix_salt, r->spec.tokens, kept, n_kept,
                                           &r->sched.prefix);
@@ -22,7 +22,7 @@ void core_request_set_frozen(const struct core *c, struct request *r)
     for (int t = conversation->turn; t < r->spec.n_turns; t++)
         frozen->answers += r->spec.turns[t].answer_end - r->spec.turns[t].end;
     frozen->selected_of = r->spec.n_tokens - frozen->answers - frozen->rows;
-    if (request_pins_rows(r)) { // the budget of the next turn and of the turns after it
+    if (request_pins_rows(r)) { // adds up the budget of the next turn and the tokens of the turns after it
         const struct score_prompt prompt = request_score_prompt(r);
         frozen->selected_of = request_budget_tokens(r) + r->spec.n_tokens - prompt.n_tokens - frozen->answers;
     }

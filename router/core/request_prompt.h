@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sets the scheduler's data about a request's next pass: its prefix, its size, and the rows that earlier turns of its
-// conversation have. Use on the core's thread only.
+// Sets the scheduler's data about the request's next pass on a node: the prefix chain (sched/prefix_chain.h), the
+// number of tokens, and the rows of the conversation's earlier turns. Use on the core's thread only.
 #pragma once
 
 #include "router/core/core_state.h"
 
-// Sets the prefix of the request's next pass, by the tokens that it computes.
+// Sets the prefix chain of the request's next pass, which computes the tokens in `kept`.
 void core_request_set_prefix(const struct core *c, struct request *r, const struct token_range *kept, int n_kept);
 
-// Sets the rows of earlier turns. Turns whose selections are already added are not scored or computed again.
+// Sets sched.frozen: the rows of the turns whose selections are already added to the conversation.
 void core_request_set_frozen(const struct core *c, struct request *r);
 
-// Sets the prompt that the speculator is sent next: the prompt of a turn, or the whole prompt.
+// Sets the size of the prompt that a speculator is sent next: the prompt of a turn, or the whole prompt.
 void core_request_set_score_prompt(const struct core *c, struct request *r);

@@ -27,8 +27,8 @@ static void keep_draft(struct request *r, const int32_t *draft, int n)
     r->draft = mem_copy(draft, (size_t)n * sizeof *draft);
 }
 
-// Returns true if the request's earlier turns have rows of their own. This depends on options and attached nodes, never
-// on the selections that are held.
+// Returns true if the request's earlier turns have rows of their own. This depends on the options and the attached
+// nodes, never on the selections in the cache.
 static bool is_conversation(const struct core *c, const struct request *r)
 {
     const struct prefill *prefill = &r->spec.prefill;
@@ -49,14 +49,15 @@ static void keep_rows(struct request *r)
 
 // --- selections that are held
 
-// Returns true if the selection that is looked up or scored next is from this scorer alone. In a conversation it
-// depends on the rows so far, which another scorer may have chosen before speculators were replaced.
+// Returns true if the next selection depends only on this scorer. In a conversation, it also depends on the rows so
+// far. Another scorer may have chosen these rows, before its speculators were replaced.
 static bool selection_is_of(const struct request *r, uint64_t scorer)
 {
     return scorer && (!r->conversation || r->conversation->scorer == scorer);
 }
 
-// Adds the selection. Returns true if it was the selection of the whole prompt: the kept tokens are then known.
+// Adds the selection to the request. Returns true if it was the selection of the whole prompt, not of an earlier turn.
+// The kept tokens are then known.
 static bool use_selection(struct core *c, struct request *r, const struct selection *selection)
 {
     struct conversation *conversation = r->conversation;
@@ -77,7 +78,7 @@ static bool use_selection(struct core *c, struct request *r, const struct select
     return true;
 }
 
-// Returns true for a turn that auto did not prune, because its prompt was short.
+// Returns true for a turn whose prompt was not pruned, because it was short and the prefill mode is auto.
 static bool turn_was_short(const struct core *c, const struct request *r, const struct score_prompt *prompt)
 {
     return prompt->n_tokens < r->spec.n_tokens && r->spec.prefill.mode == PREFILL_AUTO &&
@@ -91,8 +92,8 @@ static void set_selection_key(const struct core *c, struct request *r, const str
         selection_key_make(c->selections, &r->spec, prompt, prompt->before ? &r->selection : NULL, tail_tokens, whole);
 }
 
-// Uses the held selections, from the next one on, up to the first one that is not held. Returns true if the kept tokens
-// are known.
+// Adds the selections of the conversation's next turns for as long as the cache holds them. Returns true if the kept
+// tokens are known afterwards.
 static bool find_selections(struct core *c, struct request *r)
 {
     for (;;) {
@@ -103,7 +104,7 @@ static bool find_selections(struct core *c, struct request *r)
         set_selection_key(c, r, &prompt, whole);
         if (!whole) {
             if (r->spec.want_importance || !core_rate_holds(c, &r->spec.prefill))
-                return false; // importance is not held
+                return false; // the cache does not hold the importance of tokens
             if (!selection_is_of(r, c->scorer)) return false;
             if (!selection_cache_find(c->selections, &r->selection, c->scorer, &found)) return false;
         }
@@ -122,7 +123,7 @@ bool core_request_find_selection(struct core *c, struct request *r)
         r->usage.kept_tokens = request_kept_tokens(r);
         return true;
     }
-    if (r->conversation) core_request_set_frozen(c, r); // needed to decide whether it is scored
+    if (r->conversation) core_request_set_frozen(c, r); // score_plan_make() needs this to decide about a score
     return false;
 }
 
@@ -147,13 +148,13 @@ static void copy_score(struct core *c, struct request *r, const struct request *
     ledger_score_reused(&c->ledger, r);
 }
 
-// Sends the request, whose kept tokens are known, to the worker groups, then its sharers.
+// Lets the request and then its sharers wait for a worker group. The request's kept tokens are known.
 static void ready_with_sharers(struct core *c, struct request *r, int64_t now_us)
 {
     for (struct request *sharer = r->sharing.first; sharer; sharer = sharer->sharing.next)
         copy_score(c, sharer, r);
     struct request *next = score_sharing_hand_over(r);
-    core_request_ready(c, r, now_us); // may end it
+    core_request_ready(c, r, now_us); // may end the request
     while (next) {
         struct request *sharer = next;
         next = score_sharing_hand_over(sharer);

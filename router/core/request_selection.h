@@ -1,17 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gives a request its kept tokens, from a selection that is held or from a new score. Its sharers are given the new
-// score too. In a conversation each turn has a selection. Use on the core's thread only.
+// Gives a request its kept tokens, from a selection in the cache (a held selection) or from a new score. A new score
+// also goes to the request's sharers (score_sharing.h). In a conversation, each turn has its own selection. Use on the
+// core's thread only.
 #pragma once
 
 #include "router/core/core_state.h"
 
-// Looks for a selection of the same prompt and options by the attached speculators. Returns true if the request has its
-// kept tokens, and its prefix is made of these.
+// Looks in the cache for a selection that the attached speculators would make for the request. Returns true if that
+// gives the request its kept tokens. Its prefix chain is then the chain of the kept tokens.
 bool core_request_find_selection(struct core *c, struct request *r);
 
-// Sends a request whose selection was found to the worker groups.
+// Lets a request whose selection was found wait for a worker group.
 void core_request_reuse_score(struct core *c, struct request *r, int64_t now_us);
 
-// Takes a speculator's answer. The request goes to the worker groups, waits for the score of its next turn, or goes on
-// without a score if the answer is wrong.
+// Handles a speculator's answer. The request then waits for a worker group, or for the score of its conversation's next
+// turn. If the answer is wrong, the request goes on without a score.
 void core_request_scored(struct core *c, struct request *r, const struct score_result *result, int64_t now_us);

@@ -8,7 +8,7 @@
 #include "router/core/drafting.h"
 #include "router/core/requests.h"
 
-// Returns what is wrong with the worker group's tokens, or NULL.
+// Returns what is wrong with the worker group's tokens, or NULL if nothing is.
 static const char *step_error(const struct core *c, const struct request *r, const struct sequence_result *result)
 {
     if (result->n_tokens < 0 || result->n_tokens > r->spec.sampling.max_tokens - r->usage.completion_tokens) {
@@ -22,8 +22,8 @@ static const char *step_error(const struct core *c, const struct request *r, con
     return NULL;
 }
 
-// Returns what is wrong with the log-probabilities of the prompt, or NULL. They come in order and are complete before
-// the first new token.
+// Returns what is wrong with the log-probabilities of the prompt, or NULL if nothing is. They must come in order, and
+// must be complete before the first new token comes.
 static const char *prompt_logprobs_error(const struct request *r, const struct sequence_result *result)
 {
     bool asked = r->spec.sampling.prompt_logprobs >= 0;
@@ -55,8 +55,8 @@ static void append_output(struct request *r, const int32_t *tokens, int n)
     memcpy(r->output + r->usage.completion_tokens, tokens, (size_t)n * sizeof *tokens);
 }
 
-// Streams the tokens to the client. Returns true when a stop string ended the text; *n_used_p: the tokens up to its
-// end.
+// Streams the tokens to the client. Returns true if a stop string has ended the text. *n_used_p is then the number of
+// tokens up to the end of the stop string.
 static bool stream_tokens(struct core *c, struct request *r, const struct sequence_result *result, int *n_used_p,
                           int64_t now_us)
 {

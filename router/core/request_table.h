@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the core's requests by number and by the client's id, and keeps their timers. The links are members of the
-// requests, so nothing can fail. The table takes O(1); the timers are a heap and take O(log n). Neither owns the
-// requests. One thread.
+// Finds the core's requests by number and by the client's id, and keeps their timers. A look-up takes O(1), because the
+// table is a hash table. Setting a timer takes O(log n), because the timers are a heap. Neither owns the requests. One
+// thread.
 #pragma once
 
 #include <stddef.h>
@@ -11,7 +11,7 @@
 
 struct request_table {
     struct request **by_number, **by_id;
-    size_t buckets; // a power of two
+    size_t buckets; // number of buckets of each array; a power of two
     int count;
     struct hash_key hash_key;
 };
@@ -19,8 +19,8 @@ void request_table_init(struct request_table *table, const struct hash_key *key)
 void request_table_fini(struct request_table *table);
 void request_table_add(struct request_table *table, struct request *r);
 void request_table_remove(struct request_table *table, struct request *r);
-struct request *request_table_find(const struct request_table *table, uint64_t number); // NULL: not there
-// Finds a request of this owner; 0: of any owner. NULL: not there.
+struct request *request_table_find(const struct request_table *table, uint64_t number); // NULL: there is none
+// Finds a request with this id of this owner (0: of any owner). Returns NULL if there is none.
 struct request *request_table_find_id(const struct request_table *table, const char *id, uint64_t owner);
 
 struct request_timers {
@@ -28,6 +28,6 @@ struct request_timers {
     int count, capacity;
 };
 void request_timers_fini(struct request_timers *timers);
-void request_timers_set(struct request_timers *timers, struct request *r, int64_t at_us); // INT64_MAX: none
-// Returns the request with the earliest timer; among equal times, the oldest request. NULL: no timer is set.
+void request_timers_set(struct request_timers *timers, struct request *r, int64_t at_us); // INT64_MAX: clears it
+// Returns the request with the earliest timer, the oldest one among equal times. Returns NULL if no timer is set.
 struct request *request_timers_first(const struct request_timers *timers);

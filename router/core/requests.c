@@ -13,8 +13,8 @@
 #include "router/core/score_sharing.h"
 #include "router/sched/estimate.h"
 
-// Nodes lost in a row while they had the request, without one new token. From LOSSES_ALONE on, the request may be the
-// cause, so it runs alone. If the node is lost again (LOSSES_MAX), the request is the cause.
+// Limits of request_account.losses: nodes lost in a row while they had the request, with no new token in between. From
+// LOSSES_ALONE on, the request may be the cause, so it runs alone. At LOSSES_MAX, the request is taken as the cause.
 enum { LOSSES_ALONE = 2, LOSSES_MAX };
 
 // A speculator may take this many times the expected time for a score, and never longer than a day.
@@ -33,7 +33,7 @@ static bool lacks_worker(const struct core *c, const struct request *r)
     return r->state == REQUEST_READY && !sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched);
 }
 
-// Returns true if the request may become overdue. With the other policies requests are packed by arrival.
+// Returns true if the request may become overdue. With BIN_BATCH and BIN_NONE, no request does: they pack by arrival.
 static bool may_become_overdue(const struct core *c, const struct request *r)
 {
     return r->sched.list && !r->account.node && !r->sched.overdue && c->options.policy == BIN_DATASET;
@@ -71,7 +71,7 @@ static void request_leave(struct core *c, struct request *r, int64_t now_us)
 static void request_wait(struct core *c, struct request *r)
 {
     enum node_role role = waiting_role(r);
-    bool returned = r->account.losses; // it was on a node already
+    bool returned = r->account.losses; // true: the request comes back from a lost node
     int64_t due_us = estimate_due_us(&c->view, role, &r->sched, r->account.charged_us);
     waiting_set_add(&c->waiting[role], &r->sched, due_us, returned);
     core_request_retime(c, r);
@@ -91,8 +91,9 @@ void core_request_place(struct core *c, struct request *r, struct core_node *nod
     core_request_retime(c, r);
 }
 
-// Returns when the speculator should have scored the request, which is on it: the time limit, and several times the
-// expected time of the score. If there is no cost model, each of its passes may take as long as the time limit.
+// Returns the time at which the router stops waiting for the score of a request on a speculator. The speculator gets
+// score_timeout_us plus SCORE_TIMES the expected time of the score. If no expected time is known, each pass of its
+// outstanding rows may take score_timeout_us.
 static int64_t score_deadline_us(const struct core *c, const struct request *r, int64_t now_us)
 {
     const struct sched_node *node = &r->account.node->sched;
@@ -196,7 +197,7 @@ void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_
     r->score_deadline_us = now_us + c->options.score_timeout_us;
     if (sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched))
         request_wait(c, r);
-    else // the next turn of a conversation, and the speculators have gone since the last turn
+    else // a speculator scored an earlier turn of the conversation, and the speculators have gone since
         core_request_unscorable(c, r, c->open_nodes[NODE_SPECULATOR] ? SKIP_TOO_LONG : SKIP_NO_NODE, now_us);
 }
 
@@ -218,7 +219,8 @@ void core_request_ready(struct core *c, struct request *r, int64_t now_us)
         return;
     }
     ledger_speculation_decided(&c->ledger, r);
-    // Contexts were checked on arrival; KV blocks can only be checked now. A context that is missing may come back.
+    // Contexts were checked on arrival. KV blocks can only be checked now. A worker group with a long enough context
+    // may have left and may come back.
     int64_t entries = (int64_t)r->spec.n_tokens + r->spec.sampling.max_tokens;
     if (!sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched) &&
         entries <= sched_pool_context(&c->view, NODE_WORKER)) {
@@ -269,7 +271,7 @@ void core_request_unscorable(struct core *c, struct request *r, enum skip_reason
 {
     for (struct request *sharer; (sharer = score_sharing_take(r));)
         core_request_unscorable(c, sharer, reason, now_us);
-    request_leave(c, r, now_us); // first, so that a speculator that gave it up is not sent a cancel
+    request_leave(c, r, now_us); // first, so that a speculator that gave the request up is not sent a cancel
     bool whole_was_asked_for = reason == SKIP_OFF || reason == SKIP_KEEP_ALL || reason == SKIP_UNCALIBRATED;
     if (score_is_required(r) && !whole_was_asked_for) {
         enum status status = unscorable_status(c, r, reason);
@@ -318,7 +320,7 @@ static void score_timed_out(struct core *c, struct request *r, int64_t now_us)
 {
     struct core_node *node = r->account.node;
     if (node) {
-        node->health.missed_us = r->account.charged_us; // the time when it came to the node
+        node->health.missed_us = r->account.charged_us; // the time when the request came to the node
         c->health.pending = true;
         c->ops.send_cancel(node->link, &r->number, 1);
     }

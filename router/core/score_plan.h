@@ -6,7 +6,7 @@
 #include "router/core/core_state.h"
 
 enum score_action {
-    SCORE_SKIP,  // no speculator reads the prompt: it is kept whole, or the request ends if it requires a score
+    SCORE_SKIP,  // no speculator reads the prompt: it is kept whole, or the request ends because it requires a score
     SCORE_REUSE, // a selection of the same prompt and options is held
     SCORE_SHARE, // another choice of the same prompt is being scored
     SCORE_RUN,   // a speculator scores it
@@ -15,13 +15,13 @@ enum score_action {
 struct score_plan {
     enum score_action action;
     enum skip_reason skip;  // with SCORE_SKIP
-    struct request *scored; // with SCORE_SHARE: the request whose score it is given
+    struct request *scored; // with SCORE_SHARE: the request whose score is shared
 };
 
-// Drops the quality of a request that also has a keep rate, if no calibration covers the quality. The keep rate then
-// applies. Call it before score_plan_make().
+// Drops the quality of a request that also has a keep rate, if no calibration covers its options. The keep rate then
+// applies. Call before score_plan_make().
 void score_plan_settle_quality(const struct core *c, struct request *r);
 
-// Makes the plan of a request that admission_check() passed. After SCORE_REUSE the request has its kept tokens. Writes
-// `predicted` of a request that the router may keep whole.
+// Makes the plan of a request that passed admission_check(). With SCORE_REUSE, the request has its kept tokens
+// afterwards. Writes r->predicted if the router may choose to keep the whole prompt.
 struct score_plan score_plan_make(struct core *c, struct request *r, int64_t now_us);

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Choices of one prompt share its score. The first of them is scored. The other choices, its sharers, are SCORING
-// without waiting for a speculator, and get its kept tokens and its draft. If the scored request ends without a score,
-// its first sharer is scored instead.
+// Shares one score among the choices of a prompt (OpenAI's `n`: several answers to one prompt, each a request). The
+// first choice is scored. The other choices are its sharers: they are SCORING without waiting for a speculator, and get
+// the kept tokens and the draft of the first choice. If the scored request ends without a score, its first sharer is
+// scored instead.
 //
-// Only requests of one exchange share a score, because they have the same prompt, options, tenant and priority; the
-// front marks them (request.score_with). Use on the core's thread only.
+// Only choices of one call share a score, because they have the same prompt, options, tenant and priority. The front
+// marks them (request.score_with). Use on the core's thread only.
 #pragma once
 
 #include "router/core/core_state.h"
 
-// Returns the request whose score a request would share that is not admitted yet. NULL: it is scored by itself.
+// Returns the request whose score `r` can share, or NULL if `r` needs a score of its own. Call before `r` is admitted.
 struct request *score_sharing_find(const struct core *c, const struct request *r);
 void score_sharing_join(struct request *scored, struct request *r);
-// Removes a sharer that ends. Has no effect on other requests.
+// Removes a sharer that ends. Has no effect on a request that is no sharer.
 void score_sharing_leave(struct request *r);
-// Removes and returns the first of its sharers; NULL: there is none.
+// Removes and returns the first sharer of `scored`, or NULL if it has none.
 struct request *score_sharing_take(struct request *scored);
-// Returns the first of its sharers, with which the other sharers then share; NULL: there is none.
+// Removes and returns the first sharer of `scored`, or NULL if it has none. The other sharers become sharers of the
+// returned request.
 struct request *score_sharing_hand_over(struct request *scored);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See selection_cache.h. A table of lists, and a ring in order of use.
+// A hash table with chained entries finds a selection. A ring of all entries in order of use says which to evict next.
 #include "router/core/selection_cache.h"
 
 #include <stdlib.h>
@@ -7,7 +7,7 @@
 
 #include "lib/base/mem.h"
 
-enum { BYTES_PER_SLOT = 256 }; // about the size of an entry, so that a slot has about one entry
+enum { BYTES_PER_SLOT = 256 }; // about the size of an entry, so that a table slot has about one entry
 
 struct entry {
     struct selection_key key;
@@ -16,7 +16,7 @@ struct entry {
     double keep_rate;
     enum rate_reason reason;
     int n_kept, n_draft;
-    struct token_range kept[]; // then the draft
+    struct token_range kept[]; // [n_kept], followed in memory by the draft
 };
 
 struct selection_cache {
@@ -24,7 +24,7 @@ struct selection_cache {
     int64_t bytes, bytes_max;
     struct entry **slots; // [n_slots] a power of two
     uint64_t n_slots;
-    struct entry ring; // newer: the entry used longest ago; older: the latest entry
+    struct entry ring; // sentinel: ring.newer is the entry used longest ago, ring.older the entry used last
 };
 
 struct selection_cache *selection_cache_create(int64_t bytes, const struct hash_key *key)
@@ -48,7 +48,7 @@ struct key_parts {
     int64_t n_before, fresh, n_tokens, n_pinned, tail_tokens, whole;
 };
 
-// Hashes the options except the mode, which decides whether a prompt is scored and not which tokens are selected.
+// Hashes all prefill options except the mode. The mode decides if a prompt is scored, not which tokens are selected.
 static uint64_t options_hash(const struct hash_key *key, const struct prefill *prefill)
 {
     uint64_t hash = 0;

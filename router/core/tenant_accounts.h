@@ -10,11 +10,11 @@
 
 // Exists while a request of the tenant exists.
 struct tenant_account {
-    struct tenant_account *next; // in its bucket
+    struct tenant_account *next; // next account in the hash bucket
     char *name;
-    int refs; // requests that have not ended
-    int waiting;
-    int64_t waiting_tokens; // request_queue_tokens()
+    int refs;               // requests of the tenant that have not ended
+    int waiting;            // requests of the tenant that are on no worker group
+    int64_t waiting_tokens; // sum of request_queue_tokens() of these requests
 };
 
 struct tenant_accounts {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The text of metrics: samples with their labels. For table.c.
+// Writes the text of metrics: samples with their labels. Only table.c uses it.
 #pragma once
 
 #include <stddef.h>
@@ -16,11 +16,11 @@ const char *metric_type_name(enum metric_type type);
 struct metric {
     const char *name; // the full name; NULL ends the table
     enum metric_type type;
-    const char *labels; // names, for docs: "pool, node"; "" for none
+    const char *labels; // names of the labels, for the docs, such as "pool, node"; "" if there are none
     const char *help;   // one sentence
     void (*write)(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s);
-    size_t offset; // place of the value for write(), if it needs one
-    int roles;     // roles whose nodes have the metric: a set of 1 << enum node_role
+    size_t offset; // offset of the value in the struct that write() reads, if write() needs one
+    int roles;     // bit set of 1 << enum node_role: roles whose nodes have the metric
 };
 extern const struct metric metrics_table[];
 
@@ -31,7 +31,7 @@ struct exposition {
     const struct metric *metric; // the metric whose samples are written
 };
 
-// The labels between the braces. Names are literals. Values are escaped, and cut after LABEL_BYTES.
+// The labels of a sample, as text between the braces. Names are not escaped. Values are, and are cut after LABEL_BYTES.
 enum { LABEL_BYTES = 512, LABELS_MAX = 4 };
 struct labels {
     char text[LABELS_MAX * (2 * LABEL_BYTES + 32)];

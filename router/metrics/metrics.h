@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router's metrics as Prometheus reads them. One table has them all (table.c), exposition.c writes them. A snapshot
-// is taken in two parts, the core's part on the core's thread. Any thread may then write it.
+// The router's metrics as Prometheus reads them. table.c lists every metric, exposition.c writes the text. The `core`
+// part of a snapshot is taken on the core's thread. Any thread may take the other parts and write the text.
 #pragma once
 
 #include "lib/base/peer_budget.h"
@@ -9,7 +9,7 @@
 #include "router/core/core_metrics.h"
 
 struct process_metrics {   // this process; 0 for values that the system does not provide
-    double cpu_s, start_s; // start_s: since 1970
+    double cpu_s, start_s; // CPU time; time of the start, in seconds since 1970
     double resident_bytes, virtual_bytes, open_fds, max_fds;
 };
 void process_metrics_read(struct process_metrics *process); // any thread

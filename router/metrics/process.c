@@ -55,7 +55,7 @@ static int count_fds(void)
     for (const struct dirent *entry; (entry = readdir(folder));)
         n += entry->d_name[0] != '.';
     closedir(folder);
-    return n - 1; // less the descriptor of the folder itself
+    return n - 1; // does not count the descriptor of the opened folder itself
 }
 
 void process_metrics_read(struct process_metrics *process)

@@ -339,7 +339,7 @@ static void write_work(struct exposition *e, const struct metric *metric, const 
     }
 }
 
-// Writes no value while it is unknown.
+// Writes no value while the time is unknown.
 static void write_queue_seconds(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
 {
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {

@@ -9,12 +9,13 @@
 #include "router/sched/node_time.h"
 #include "router/sched/prefix_tails.h"
 
-// Limit of requests and tenant queues examined per plan that add nothing to the bin. The indexes step over requests
-// that need more rows, KV blocks or context than is left, so few examined requests do not fit. Overdue requests get
-// half of the limit: if a prefix cache might make prompts fit, a crowd of long ones is examined one by one.
+// SCAN_MAX limits, per plan, the examined requests and tenant queues that add nothing to the bin. There are usually
+// few: the indexes step over requests that need more rows, KV blocks or context than is left. There may be many if the
+// node has a prefix cache, because it might make any long prompt fit. So overdue requests use up at most half of the
+// limit.
 enum { SCAN_MAX = 2048, OVERDUE_SCAN_MAX = SCAN_MAX / 2 };
 
-// Limit of prompts examined per plan that fit only because of the node's prefix cache.
+// Limit, per plan, of examined requests that can fit only because of the node's prefix cache.
 enum { CACHED_SCAN_MAX = 32 };
 
 // Limit of other nodes examined per request: the nodes that hold most of its prefix.
@@ -24,18 +25,18 @@ enum { ELSEWHERE_MAX = 16 };
 struct filling {
     const struct sched_view *view;
     const struct sched_node *node;
-    struct waiting_set *set;       // its picks are the bin so far
-    struct bin_plan *plan;         // its sums
-    int64_t pass_rows;             // prompt rows of a pass; a long prompt has more
-    bool takes_long;               // a long prompt may be picked
-    int64_t rows_left, bytes_left; // bytes left in the message
-    int slots_left;                // sequence slots
-    int64_t blocks_left;           // KV blocks of the node
-    int scans_left, cached_scans_left;
-    bool is_closed;        // the bin takes no further request
-    const uint64_t *chain; // [n_chain] of the previous request: a picked one, or one of the node's tails
+    struct waiting_set *set;           // set->picked is the bin so far
+    struct bin_plan *plan;             // has the sums of the bin so far
+    int64_t pass_rows;                 // most prompt rows of a pass; a long prompt has more
+    bool takes_long;                   // true: a long prompt may be picked
+    int64_t rows_left, bytes_left;     // rows left in the bin; bytes left in its message
+    int slots_left;                    // free sequence slots of the node
+    int64_t blocks_left;               // free KV blocks of the node
+    int scans_left, cached_scans_left; // what is left of SCAN_MAX and of CACHED_SCAN_MAX
+    bool is_closed;                    // true: the bin takes no further request
+    const uint64_t *chain;             // [n_chain] chain that the next request should share, see chain_follow()
     int n_chain;
-    bool chain_is_picked; // the chain belongs to a picked request
+    bool chain_is_picked; // true: `chain` is the chain of a picked request; false: of an earlier bin's
 };
 
 static int picked_count(const struct filling *f)
@@ -48,8 +49,8 @@ static int int_of(int64_t value)
     return value < INT_MAX ? (int)value : INT_MAX;
 }
 
-// Returns what the node has left for a request of at most `rows` rows. For nodes with another block size, KV blocks are
-// rounded up, so that no request that fits is stepped over.
+// Returns the largest need that a request of at most `rows` rows may have. If the node's block size is not
+// PREFIX_BLOCK, KV blocks are rounded up, so that no request that fits is stepped over.
 static struct request_need room_left(const struct filling *f, int64_t rows)
 {
     return (struct request_need){.rows = int_of(rows),
@@ -57,7 +58,7 @@ static struct request_need room_left(const struct filling *f, int64_t rows)
                                  .context = f->node->limits.context_tokens};
 }
 
-// Returns the rows that the node has to compute: neither its cache nor the bin has them.
+// Returns the rows of the request that the node has to compute, because neither its cache nor the bin has them.
 static int rows_in_bin(const struct filling *f, const struct sched_request *r)
 {
     int cached = sched_request_cached_blocks(r, f->node);
@@ -65,7 +66,7 @@ static int rows_in_bin(const struct filling *f, const struct sched_request *r)
     return sched_request_rows_after(r, shared > cached ? shared : cached);
 }
 
-// Returns the KV blocks that the request adds to the blocks of the node and of the bin.
+// Returns the KV blocks that the request needs in addition to the blocks that it shares with the node or the bin.
 static int blocks_in_bin(const struct filling *f, const struct sched_request *r)
 {
     int alone = sched_node_blocks_needed(f->node, r);
@@ -82,7 +83,8 @@ static int64_t rows_taken(const struct filling *f, int64_t rows)
     return rows > f->pass_rows ? f->pass_rows / 2 : rows;
 }
 
-// Returns when the node finishes its work and the request, if it has to compute `rows` rows of the request.
+// Returns the time at which the node finishes its work and the request, of which it has to compute `rows` rows. While
+// nodes are compared by rows, returns a number of rows.
 static double finish_with(const struct sched_node *node, const struct sched_request *r, int64_t rows)
 {
     if (!node->place.index->by_time) return (double)(node->account.bin_tokens + rows);
@@ -100,7 +102,7 @@ static bool sooner_elsewhere(const struct filling *f, const struct sched_request
     for (int i = 0; i < n; i++) {
         const struct sched_node *other = hits[i].node;
         int64_t rows_there = sched_request_rows_after(r, hits[i].blocks);
-        if (rows_there >= rows) return false; // the remaining nodes have no less to compute
+        if (rows_there >= rows) return false; // the remaining hits have no fewer rows to compute
         if (other == f->node || finish_with(other, r, rows_there) >= finish_with(f->node, r, rows)) continue;
         if (node_has_room(f->view, other, r)) return true;
     }
@@ -154,8 +156,9 @@ static void bin_pick(struct filling *f, struct sched_request *r)
 
 // --- shared-prefix groups
 
-// Sets the chain that the next request of the tenant queue should share: the chain of its last request in the bin, or
-// else of its last request in the node's earlier bins, or else of the last request in the bin.
+// Sets the chain that the next request of the tenant queue should share. It is the chain of the queue's last request in
+// the bin. If there is none, it is the queue's tail on the node (prefix_tails.h). If there is none either, it is the
+// chain of the last request in the bin.
 static void chain_follow(struct filling *f, const struct tenant_queue *queue)
 {
     if (!f->node->prefixes) return;
@@ -167,8 +170,8 @@ static void chain_follow(struct filling *f, const struct tenant_queue *queue)
     f->chain_is_picked = last;
 }
 
-// Returns true if sharing `blocks` blocks with the chain saves enough rows of the request, and clearly more than
-// `other` would save.
+// Returns true if sharing `blocks` blocks with the chain saves enough rows of the request `r`. If `other` would also
+// share blocks with the chain, the number of its shared blocks is subtracted first.
 static bool sharing_pays(const struct filling *f, const struct sched_request *r, int blocks,
                          const struct sched_request *other)
 {
@@ -176,8 +179,8 @@ static bool sharing_pays(const struct filling *f, const struct sched_request *r,
     return prefix_group_pays(sched_request_rows(r), blocks);
 }
 
-// Returns the request of the tenant queue that fits and shares most with the chain, or NULL. With `until_us`: only an
-// overdue request that is due by then.
+// Returns the request of the tenant queue that fits and shares most blocks with the chain, or NULL. If until_us is not
+// 0, considers only overdue requests that are due by then.
 static struct sched_request *sharing_next(struct filling *f, const struct tenant_queue *queue, int64_t until_us,
                                           int *blocks_p)
 {
@@ -194,9 +197,10 @@ static struct sched_request *sharing_next(struct filling *f, const struct tenant
 
 // --- overdue requests (rule 4)
 
-// Returns the request that takes the place of `r`: one of its tenant queue that shares a prefix, so that all of them
-// finish sooner (rule 7). The bound on the due time keeps a stream of requests with one prefix from delaying others for
-// ever. A request with a deadline, or back from a lost node, keeps its place.
+// Returns the request that takes the place of the overdue request `r`, or `r` itself. A request of the same tenant
+// queue that shares a prefix may go first, so that the overdue requests together finish sooner (rule 7). Its due time
+// is bounded: otherwise a stream of requests with one prefix could delay other requests for ever. A request with a
+// deadline, or back from a lost node, keeps its place.
 static struct sched_request *in_place_of(struct filling *f, struct sched_request *r)
 {
     int blocks = 0;
@@ -214,9 +218,9 @@ static bool higher_priority_waits(const struct filling *f, const struct sched_re
     return false;
 }
 
-// Returns the half of the slots that overdue requests get if they need more. An odd slot goes to a higher priority
-// first, and then in turn. If no higher priority waits, it goes in turn to the next tenant and to the request that is
-// due first.
+// Returns the number of slots that overdue requests get if not all of them fit: half of the free slots. If that leaves
+// an odd slot, two receivers get it in turn. These are the overdue requests and the highest priority that waits. If no
+// priority above that of `first` waits, the second receiver is the next tenant (rule 6).
 static int overdue_slots(struct filling *f, const struct sched_request *first)
 {
     if (f->slots_left % 2 == 0) return f->slots_left / 2;
@@ -230,7 +234,7 @@ static int overdue_slots(struct filling *f, const struct sched_request *first)
 
 static void fill_overdue(struct filling *f)
 {
-    // Steps over long prompts that have to wait for another one.
+    // Steps over long prompts while the node computes another long prompt.
     struct request_need room = room_left(f, f->takes_long || f->node->prefixes ? INT_MAX : f->pass_rows);
     struct sched_request *r = due_index_next(&f->set->due_next, NULL, &room);
     if (!r) return;
@@ -249,8 +253,8 @@ static void fill_overdue(struct filling *f)
 
 // --- the remaining requests (rules 5 to 8)
 
-// Returns the longest request of the tenant queue that has more rows than `rows` but fits thanks to the node's prefix
-// cache.
+// Returns the longest request of the tenant queue that has more rows than `rows` but fits because of the node's prefix
+// cache, or NULL.
 static struct sched_request *longest_cached(struct filling *f, const struct tenant_queue *queue, int64_t rows)
 {
     struct request_need room = room_left(f, INT_MAX);
@@ -263,7 +267,7 @@ static struct sched_request *longest_cached(struct filling *f, const struct tena
     return NULL;
 }
 
-// Returns how many rows a request may have with no help of a prefix cache.
+// Returns the most rows that a request may have to fit the bin if the node's prefix cache holds none of its rows.
 static int64_t rows_max(const struct filling *f)
 {
     bool first = picked_count(f) == 0;
@@ -271,8 +275,7 @@ static int64_t rows_max(const struct filling *f)
     return first ? f->pass_rows : f->rows_left;
 }
 
-// Returns the longest long prompt of the tenant queue that fits. A prompt with more rows than are left but no more than
-// a pass neither fits the bin nor is a long prompt.
+// Returns the longest long prompt of the tenant queue that fits, or NULL.
 static struct sched_request *longest_long(struct filling *f, const struct tenant_queue *queue)
 {
     struct request_need room = room_left(f, rows_max(f));
@@ -282,7 +285,7 @@ static struct sched_request *longest_long(struct filling *f, const struct tenant
     return r && r->need.rows > f->pass_rows ? r : NULL;
 }
 
-// Returns the longest request of the tenant queue that fits and has at most `rows` rows, whatever the caches hold.
+// Returns the longest request of the tenant queue that fits and has at most `rows` rows, cached or not, or NULL.
 static struct sched_request *longest_fitting(struct filling *f, const struct tenant_queue *queue, int64_t rows)
 {
     struct request_need room = room_left(f, rows);

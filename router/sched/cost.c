@@ -14,8 +14,8 @@
 #define NOISE_DECAY  0.995     // for the squared errors with each further pass
 enum { PASSES_MIN = 4 };
 
-// Small weights pull the terms towards zero, rows less than the rest. So the time is attributed to the rows if the
-// passes cannot separate the terms (for example, all of one size).
+// Small weights pull the three coefficients towards zero, the weight of the rows least. If the passes cannot tell the
+// terms apart (for example, all have one size), the time is therefore attributed to the rows.
 static const double pull[3] = {1e-3, 1e-7, 1e-4};
 
 double cost_pairs(double rows, double cached)
@@ -74,7 +74,7 @@ static bool moments_known(const struct cost_moments *moments, int64_t now_us)
     return moments->max_rows && now_us - moments->learned_us < MEMORY_US;
 }
 
-// Returns true if any size is left.
+// Forgets the sizes that did not occur for MEMORY_US. Returns true if any size is left.
 static bool moments_forget(struct cost_model *m, int64_t now_us)
 {
     bool left = false;
@@ -139,10 +139,10 @@ void cost_learn(struct cost_model *m, int64_t rows, int64_t pairs, int64_t pass_
     if (!moments_forget(m, now_us)) m->passes = 0;
     double us = (double)pass_us, scale = us;
     if (m->passes >= PASSES_MIN) {
-        // Relative to the prediction, slow and fast passes weigh the same, so the fit is the mean of times that vary.
-        // An outlier weighs less. Its time is not cut, because the prediction may be wrong, as for the first short
-        // passes after a long prompt. Cut times would then be wrong too. As short passes weigh most, they would
-        // outweigh the right times until their size has forgotten them.
+        // Errors are taken relative to the prediction, so slow and fast passes weigh the same and the fit is the mean
+        // of times that vary. A pass that takes over OUTLIER times the prediction weighs less. Its time is not cut,
+        // because the prediction may be wrong, as for the first short passes after a long prompt. Cut times would then
+        // be wrong too, and would stay in the sums for many passes.
         double predicted_us = cost_pass_us(m, 1, (double)rows, (double)pairs);
         scale = fmax(us / OUTLIER, predicted_us);
         noise_learn(m, us, predicted_us);

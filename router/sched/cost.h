@@ -3,14 +3,14 @@
 //
 //     us = fixed + row * rows + pair * pairs
 //
-// rows: tokens fed, including one for each decoding sequence. pairs: attention pairs, a row and a KV entry it attends
-// to. No coefficient is negative. A plain value: no allocation, no clock. One thread.
+// rows: tokens fed to the model, including one for each decoding sequence. pairs: attention pairs, each of a row and a
+// KV entry that the row attends to. No coefficient is negative. A plain value: no allocation, no clock. One thread.
 //
-// The fit is least squares of the relative error, so short passes count as much as long ones. If times vary, the fit is
-// their mean. Each size (power of two of the rows) has its own sums and forgets on its own: a thousand decodes do not
-// wash out one long prefill. A node that becomes faster or slower is followed within some dozens of passes of a size. A
-// size that did not occur for ten minutes is forgotten: the node may have changed, and no decision by its old costs
-// (such as not to use it) may last for ever.
+// The fit minimises the squares of the relative errors, so short passes count as much as long ones. If times vary, the
+// fit is their mean. Passes are grouped by size: the power of two of their rows. Each size has its own sums and forgets
+// only by its own passes, so a thousand decodes do not wash out one long prefill. If a node becomes faster or slower,
+// the model follows within some dozens of passes of a size. A size that did not occur for ten minutes is forgotten. The
+// node may have changed since, and a decision by old costs (such as not to use the node) must not last for ever.
 #pragma once
 
 #include <stdbool.h>
@@ -28,8 +28,8 @@ struct cost_model {
     } moments[COST_SIZES];
     double fixed_us, row_us, pair_us;
     int passes;                 // number of passes learned, at most INT_MAX
-    double predicted, errors;   // decayed: number of predicted passes; squares of their relative errors
-    int64_t done_rows, done_us; // rows of the longest prompt computed lately; time of its end
+    double predicted, errors;   // decayed sums over predicted passes: their number; squares of their relative errors
+    int64_t done_rows, done_us; // rows of the longest prompt computed lately; time when it was done
 };
 
 // Work to be computed.
@@ -37,9 +37,9 @@ struct cost_work {
     double rows, pairs; // attention pairs
 };
 
-// The share of a node's time that prompts get while other sequences decode: the node paces them (worker/pace.h).
+// The share of a node's time that prompts get while other sequences decode. The node limits this share (worker/pace.h).
 struct cost_share {
-    double prompt_us, pass_us; // decayed sums over passes with both; 0: unknown
+    double prompt_us, pass_us; // decayed sums over passes with prompts and decodes: time of prompts; of passes
 };
 void cost_share_learn(struct cost_share *s, double prompt_us, double pass_us);
 double cost_share_of(const struct cost_share *s); // 0 to 1; 1 while it is unknown
@@ -58,7 +58,7 @@ bool cost_knows(const struct cost_model *m, int64_t rows, int64_t now_us);
 // Returns the relative deviation of pass times from the model's predictions: the root of the mean square. 0: unknown.
 double cost_noise(const struct cost_model *m);
 
-int cost_size(int64_t rows); // 0 .. COST_SIZES - 1, the power of two below the number of rows
+int cost_size(int64_t rows); // floor(log2(rows)), at most COST_SIZES - 1
 
 double cost_pass_us(const struct cost_model *m, double passes, double rows, double pairs);
 

@@ -6,12 +6,13 @@
 #include "router/sched/node_index.h"
 #include "router/sched/node_time.h"
 
-// Speculation has to save at least this share of the prefill time, because estimates are not exact to the percent.
+// Speculation has to save at least this share of the prefill time of the whole prompt, because estimates are not exact.
 #define SPECULATION_MARGIN 0.1
 
 // --- look-ahead (speculator/score_pace.h)
 
-// Returns the number of steps after the first one, which the last prompt row makes.
+// Returns the number of look-ahead steps that take a row of their own. The first step takes none: the prompt's last row
+// gives its token.
 static double later_steps(const struct sched_request *r)
 {
     return r->spec->prefill.look_ahead - 1;
@@ -22,9 +23,9 @@ static double step_us(const struct cost_model *cost, const struct sched_request 
     return cost_pass_us(cost, 1, 1, r->spec->n_tokens + later_steps(r) / 2);
 }
 
-// Returns the time of a prompt's look-ahead, while the node has `rows` rows to read. One pass of these rows is read
-// with the prompt, the rest during its look-ahead. Steps that do not fit the share of look-ahead passes are parts of
-// the reading passes.
+// Returns the time of a prompt's look-ahead on a node that has `rows` prompt rows to read. The prompt itself is read in
+// the first pass of these rows. The node reads the other rows during the look-ahead. Look-ahead passes get only a share
+// of the time (LOOK_AHEAD_SHARE). Further steps ride in the passes that read prompts.
 static double look_ahead_us(const struct sched_node *node, const struct cost_model *cost, const struct sched_request *r,
                             double rows)
 {
@@ -32,13 +33,13 @@ static double look_ahead_us(const struct sched_node *node, const struct cost_mod
     if (rows <= budget || alone_us <= 0) return steps * alone_us;
     rows = fmin(rows - budget, budget);
     double reading_us = cost_pass_us(cost, 1, rows, cost_pairs(rows, 0));
-    double alone = LOOK_AHEAD_SHARE * reading_us / alone_us; // look-ahead passes per reading pass
+    double alone = LOOK_AHEAD_SHARE * reading_us / alone_us; // look-ahead passes per pass that reads prompts
     double saved = fmin(LOOK_AHEAD_SAVED_PASSES * alone, steps), riding = ceil((steps - saved) / (1 + alone));
     return riding * reading_us + (steps - riding) * alone_us;
 }
 
-// Returns the time that other prompts' look-ahead takes from the node. They are the prompts of `passes` passes, which
-// take `reading_us` to be read.
+// Returns the time that the look-ahead of other prompts takes on the node. The node reads these prompts in `passes`
+// passes, which take `reading_us` in all.
 static double look_ahead_of_others_us(const struct cost_model *cost, const struct sched_request *r, double passes,
                                       double reading_us)
 {
@@ -47,16 +48,17 @@ static double look_ahead_of_others_us(const struct cost_model *cost, const struc
 
 // --- one request in one pool
 
-// The nodes that an estimate examines. In a small pool: all nodes that take work. In a large pool their number is
-// bounded: every n-th node, as a sample of the pool, and the nodes that are likely to finish the request first, by
-// their outstanding work and by the prefix of the request in their caches.
+// Bounds of the number of nodes that an estimate examines. In a small pool, it examines every node that takes work. In
+// a large pool, it examines every n-th node as a sample (SAMPLE_MAX). It also examines the nodes that are likely to
+// finish the request first: nodes with the least work (FIRST_MAX), and nodes whose caches have its prefix
+// (SHARING_MAX).
 enum { SAMPLE_MAX = 64, FIRST_MAX = 8, SHARING_MAX = 8 };
 
 struct subject {
     const struct sched_view *view;
     enum node_role role;
     const struct sched_request *r;
-    const struct cost_model *likely; // for nodes with unknown costs; NULL: no node's costs are known
+    const struct cost_model *likely; // assumed cost of nodes with unknown costs; NULL: no node's costs are known
     const struct sched_node *nodes[SAMPLE_MAX + FIRST_MAX + SHARING_MAX];
     int n_sample, n_nodes;
     double stands_for; // nodes of the pool that each node of the sample represents
@@ -100,8 +102,8 @@ static const struct cost_model *cost_of(const struct subject *s, const struct sc
     return is_known(s, node) ? &node->cost : s->likely;
 }
 
-// Returns the time of `rows` rows that the node computes before the request, including a speculator's look-ahead for
-// them.
+// Returns the time of `rows` rows that the node computes before the request. On a speculator, this includes the
+// look-ahead of the prompts with these rows.
 static double others_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost,
                         double rows, double pairs)
 {
@@ -110,8 +112,8 @@ static double others_us(const struct subject *s, const struct sched_node *node, 
     return us + look_ahead_of_others_us(cost, s->r, ceil(rows / node->limits.token_budget), us);
 }
 
-// Returns the time for which the node is busy before a request that takes `rows` further rows. A long prompt gets half
-// of each pass, and what short prompts leave of it.
+// Returns the time for which the node is busy before a request of `rows` further rows. A long prompt on the node gets
+// half of each pass, and the rows of the other half that short prompts leave free.
 static double busy_before_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost,
                              double rows)
 {
@@ -131,8 +133,8 @@ static double busy_us(const struct subject *s, const struct sched_node *node, co
     return busy_before_us(s, node, cost, sched_request_rows_on(s->r, node));
 }
 
-// Returns the time that the node spends on the request itself. A speculator reads other prompts during the look-ahead;
-// the prompts that wait or are on the node now represent them.
+// Returns the time that the node spends on the request itself. A speculator reads other prompts during the look-ahead.
+// They are assumed to be as many as the prompts that wait or are on the node now.
 static double own_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost)
 {
     int rows = sched_request_rows_on(s->r, node), cached = sched_request_rows(s->r) - rows;
@@ -143,7 +145,7 @@ static double own_us(const struct subject *s, const struct sched_node *node, con
     return us + s->r->frozen.further_scores * (1 + later_steps(s->r)) * step_us(cost, s->r);
 }
 
-// A request with unknown kept tokens, as if they were known. Only nodes with KV blocks for them count.
+// A copy of a request with an assumed number of kept tokens. Only nodes with KV blocks for that number can hold it.
 struct kept_request {
     struct request_usage usage;
     struct sched_request sched;
@@ -175,7 +177,7 @@ static struct subject subject_make(const struct sched_view *view, enum node_role
     return s;
 }
 
-static double least_own_us(const struct subject *s) // infinite: unknown
+static double least_own_us(const struct subject *s) // INFINITY: no node can hold the request, or no costs are known
 {
     double least_us = INFINITY;
     for (int i = 0; i < s->n_nodes && s->likely; i++) {
@@ -185,7 +187,7 @@ static double least_own_us(const struct subject *s) // infinite: unknown
     return least_us;
 }
 
-static double full_bin_us(const struct subject *s) // time on the slowest node
+static double full_bin_us(const struct subject *s) // time of a full bin on the slowest node
 {
     double longest_us = 0;
     for (int i = 0; i < s->n_sample; i++) {
@@ -204,31 +206,32 @@ static int64_t max_wait_end_us(const struct sched_view *view, const struct sched
     return left_us > 0 ? now_us + left_us : now_us;
 }
 
-// Returns the latest time of dispatch for a request that takes `own_us` from then on.
+// Returns the latest time of dispatch for a request that takes `own_us` from dispatch to first token.
 static int64_t latest_us(const struct subject *s, double own_us, int64_t now_us)
 {
     const struct sched_request *r = s->r;
     int64_t deadline_us = r->spec->ttft_deadline_us, waited_us = max_wait_end_us(s->view, r, now_us);
     if (deadline_us == INT64_MAX || r->usage->completion_tokens) return waited_us;
     int64_t left_us = deadline_us - now_us,
-            due_us = now_us + left_us / 2; // half of the time is for own_us if it is unknown
+            due_us = now_us + left_us / 2; // while own_us is unknown, half of the time is left for it
     if (isfinite(own_us)) {
-        if (own_us > (double)left_us) return waited_us; // too late: requests that can be in time go first
-        // Reports of a node may make a bin's time larger than any time.
+        if (own_us > (double)left_us) return waited_us; // it will be late, so it has no precedence
+        // fmin: false reports of a node may make full_bin_us() larger than any time.
         due_us = deadline_us - (int64_t)fmin(own_us + full_bin_us(s), (double)deadline_us);
     }
     return due_us < waited_us ? due_us : waited_us;
 }
 
-// Returns the expected rows of the prompt once it is scored. In a conversation these are the rows of earlier turns, of
-// answers, and what the next selection adds. Ignores overlaps of pinned ranges, tail and chosen chunks.
+// Returns the expected number of kept tokens of a prompt that is not scored yet. In a conversation, it counts the rows
+// of earlier turns, later answers and the tokens that further selections add. Ignores overlaps of pinned ranges, tail
+// and chosen chunks.
 static int kept_tokens_expected(const struct sched_view *view, const struct sched_request *r)
 {
     const struct request_spec *spec = r->spec;
     const struct frozen_rows *frozen = &r->frozen;
     const struct prefill *p = &spec->prefill;
     double rate = p->quality > 0 ? rate_mean_get(&view->quality_rate, view->now_us) : p->keep_rate;
-    int tokens = prefill_chunk_tokens(p), chunk = tokens > 0 ? tokens : 1; // spans use the budget to the last token
+    int tokens = prefill_chunk_tokens(p), chunk = tokens > 0 ? tokens : 1; // 1: spans have any length, not whole chunks
     int n = frozen->selected_of ? frozen->selected_of : spec->n_tokens;
     int64_t kept = (int64_t)chunk * prefill_keep_budget((n - 1) / chunk + 1, rate);
     if (!p->paper_exact) {
@@ -252,17 +255,17 @@ static struct cost_work work_min(struct cost_work a, struct cost_work b)
     return a.rows < b.rows ? a : b;
 }
 
-// Returns the waiting work that precedes a request with this due time.
+// Returns the waiting work that is dispatched before a request with this due time.
 static struct cost_work work_ahead(const struct subject *s, int64_t due_us, int64_t now_us)
 {
     const struct waiting_set *set = &s->view->waiting[s->role];
-    bool ordered = s->view->options.policy == BIN_DATASET; // else first come, first served
+    bool ordered = s->view->options.policy == BIN_DATASET; // false: first come, first served
     double computed = s->view->computed_share[s->role];
     struct cost_work ahead = {0, 0};
     for (int level = ordered ? sched_priority_level(s->r->spec->priority) : 0; level < PRIORITY_LEVELS; level++)
         ahead = work_sum(ahead, set->level_work[level]);
     if (ordered) {
-        // If one bin does not hold all overdue requests, they leave half of it to the order of priority.
+        // If a bin does not hold all overdue requests, they leave half of it to other requests, by priority.
         struct cost_work sooner = work_sum(set->overdue_work, waiting_set_due_between(set, now_us, due_us));
         ahead = work_min(work_sum(ahead, work_min(set->overdue_work, ahead)), sooner);
     }
@@ -279,7 +282,7 @@ static struct cost_work waiting_work(const struct sched_view *view, enum node_ro
     return (struct cost_work){computed * waiting.rows, computed * waiting.pairs};
 }
 
-// Estimates the work from nodes with known costs, and divides it among all nodes.
+// Estimates the time of the work by the nodes whose costs are known, and divides it among all nodes.
 struct pool_estimate estimate_pool(const struct sched_view *view, enum node_role role)
 {
     struct cost_work waiting = waiting_work(view, role);
@@ -301,13 +304,14 @@ struct pool_estimate estimate_pool(const struct sched_view *view, enum node_role
     return (struct pool_estimate){queue * unit_us, (queue + held) * unit_us};
 }
 
-// Returns when the last of the work ahead will have been dispatched: the time up to which all nodes are filled. Nodes
-// that are busy for longer take no part. They are found by leaving them out until the time settles.
+// Returns the time until all work ahead is dispatched. Nodes take work as they become free, so they all finish it at
+// the same time. A node that is busy beyond that time takes no work. The loop leaves out such nodes until none is left.
 static double dispatched_us(const struct subject *s, struct cost_work ahead)
 {
     if (ahead.rows <= 0) return 0;
     for (double level_us = INFINITY;;) {
-        // in units of `ahead`: work at time 0 if all nodes had been free before; work done per us
+        // Both are in units of `ahead`. rate: work that the nodes do per microsecond. work: `ahead`, plus the work that
+        // the nodes could do while they are still busy.
         double work = 1, rate = 0;
         for (int i = 0; i < s->n_sample; i++) {
             const struct sched_node *node = s->nodes[i];
@@ -322,8 +326,8 @@ static double dispatched_us(const struct subject *s, struct cost_work ahead)
     }
 }
 
-// Estimates the request on the node of the pool that finishes it first. `after_us` of the request's time comes after
-// this pool. Infinite: unknown.
+// Estimates the request's time in this pool, on the node that finishes it first. `after_us` is the time that the
+// request needs after this pool. The times are INFINITY if they are unknown.
 static struct estimate pool_estimate(const struct subject *s, double after_us, int64_t now_us)
 {
     struct estimate best = {INFINITY, INFINITY};
@@ -340,8 +344,8 @@ static struct estimate pool_estimate(const struct subject *s, double after_us, i
     return best;
 }
 
-// Makes the worker group's part of a request that a speculator scores first. Caches may have the rows of earlier turns
-// of a conversation.
+// Prepares the estimate of the worker group's part for a request that a speculator scores first. In a conversation,
+// caches may have the rows of earlier turns.
 static struct subject subject_scored(const struct sched_view *view, const struct sched_request *r,
                                      struct kept_request *kept)
 {
@@ -351,7 +355,8 @@ static struct subject subject_scored(const struct sched_view *view, const struct
     return subject_make(view, NODE_WORKER, &kept->sched);
 }
 
-// Estimates the first token by way of a speculator. Meanwhile, the work that waits for worker groups now is dispatched.
+// Estimates the time to first token if a speculator scores the request first. During the score, worker groups go on
+// with the work that waits for them now.
 static struct estimate speculated_estimate(const struct sched_view *view, const struct sched_request *r, int64_t now_us)
 {
     struct kept_request kept;
@@ -382,7 +387,7 @@ double estimate_score_us(const struct sched_view *view, const struct sched_node 
 {
     struct subject s = {.view = view, .role = NODE_SPECULATOR, .r = r, .likely = &node->cost};
     if (!is_known(&s, node)) return INFINITY;
-    // the request's own rows are already in a bin
+    // The node's account already includes the request's own rows, so no further rows count here.
     double rows = sched_request_rows(r) > sched_node_pass_rows(node) ? INFINITY : 0;
     return busy_before_us(&s, node, &node->cost, rows) +
            look_ahead_us(node, &node->cost, r, (double)node->account.bin_tokens);
@@ -403,7 +408,7 @@ static bool can_be_kept_whole(const struct sched_view *view, const struct sched_
     return sched_pool_can_hold(view, NODE_WORKER, request_keep(&kept, r, r->spec->n_tokens));
 }
 
-// Costs become known either way. A scored prompt teaches the costs of speculators, one prompt at a time; a prompt kept
+// Costs become known either way. A scored prompt teaches the costs of speculators, one prompt at a time. A prompt kept
 // whole teaches the costs of worker groups.
 bool estimate_speculation_pays(const struct sched_view *view, const struct sched_request *r, int64_t now_us,
                                struct prefill_prediction *predicted_p)

@@ -4,14 +4,15 @@
 
 #include "router/sched/view.h"
 
-// Returns true if the node has a free place for a bin and for a sequence.
+// Returns true if the node may get a bin: it takes work, has a free place for a bin and for a sequence, and no request
+// runs alone on it.
 bool node_is_open(const struct sched_view *view, const struct sched_node *node);
 
-// Returns the rows of the smallest bin for the node. An idle node gets any bin. A busy node would compute a small bin
-// later anyway, so it gets one that costs little more per row than a full bin.
+// Returns the rows of the smallest bin that the node should get. An idle node gets any bin. A busy node would compute a
+// small bin only later, so it gets no bin that costs much more per row than a full bin.
 int64_t node_min_bin_rows(const struct sched_view *view, const struct sched_node *node);
 
-// Returns the KV blocks left for requests that the node is not reserved for.
+// Returns the free KV blocks for requests that the node is not reserved for (struct reservation).
 int64_t node_blocks_for_others(const struct sched_view *view, const struct sched_node *node);
 
 bool node_has_room(const struct sched_view *view, const struct sched_node *node, const struct sched_request *r);

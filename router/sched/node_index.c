@@ -15,7 +15,7 @@
 
 enum {
     OVERDUE_SCAN_MAX = 8,
-    SHARING_MAX = 16, // limit of nodes with a prefix of the request that are examined
+    SHARING_MAX = 16, // limit of examined nodes that have a prefix of the request
 };
 
 // --- the tree
@@ -126,11 +126,11 @@ enum search_kind { SEARCH_ASKED, SEARCH_OPEN, SEARCH_OPEN_THIS_ROUND, SEARCH_IDL
 struct node_search {
     const struct sched_view *view;
     uint64_t visits;
-    const struct sched_request *r; // NULL: nodes that may take what waits
-    int64_t rows;                  // number of waiting rows
-    int64_t blocks;                // KV blocks of the request on a node where it shares none
+    const struct sched_request *r; // request to find a node for; NULL with SEARCH_ASKED
+    int64_t rows;                  // SEARCH_ASKED: number of waiting rows
+    int64_t blocks;                // KV blocks that the request needs on a node where it shares none
     enum search_kind kind;
-    bool unasked; // only nodes that declined before the request joined
+    bool unasked; // true: only nodes that declined before r->joined match
 };
 
 // Returns the kind of search for nodes that declined the last plan but may accept this request.
@@ -185,8 +185,8 @@ static struct sched_node *index_find(struct node_index *index, struct node_searc
     return node;
 }
 
-// Finds a node for the request: one with room for all its blocks, else one where it shares blocks and that has room for
-// the rest.
+// Finds a node for the request. A node with room for all its KV blocks is preferred. Otherwise it is a node on which
+// the request shares blocks and which has room for the other blocks. Returns NULL if there is none.
 static struct sched_node *index_first(struct node_index *index, struct node_search *s)
 {
     s->blocks = index->role == NODE_WORKER ? sched_request_kv_blocks(s->r, PREFIX_BLOCK) : 0;
@@ -201,8 +201,7 @@ static struct sched_node *index_first(struct node_index *index, struct node_sear
 
 // --- changes
 
-// Returns the rows that must wait for the node to be asked: any number for an idle node, or while overdue requests
-// wait.
+// Returns the number of waiting rows from which on the node is asked. While overdue requests wait, it is 0.
 static int64_t rows_asked(const struct sched_node *node, const struct sched_view *view)
 {
     if (view->waiting[node->role].overdue.count) return 0;
@@ -222,7 +221,7 @@ static bool has_more_room(const struct sched_node *node)
            node->account.long_prompts < p->most_long_prompts;
 }
 
-// Notes the node's room. Requests that arrived while it had less may fit as soon as it has more.
+// Notes the node's room as the least room since it declined. Requests that did not fit may fit once it has more room.
 static void note_room(struct sched_node *node)
 {
     struct node_place *p = &node->place;
@@ -273,7 +272,7 @@ static void note_all(struct node_index *index, struct sched_node *tree)
     node_index_note_change(tree);
 }
 
-// Orders all nodes again if they are to be compared by another measure, which is rare.
+// Orders all nodes again if the measure that compares them changes: prompt_rows or by_time. This is rare.
 static void index_refresh(struct node_index *index, const struct sched_view *view)
 {
     double mean = view->waiting[index->role].mean_rows;
@@ -376,7 +375,8 @@ void node_index_start_round(struct node_index *index, const struct sched_view *v
     index_refresh(index, view);
 }
 
-// Returns a node with room for one of the requests that are due first. It may have declined before they were overdue.
+// Returns a node with room for one of the OVERDUE_SCAN_MAX requests that are due first, or NULL. The node may have
+// declined in an earlier round, but not in this one.
 static struct sched_node *next_for_overdue(struct node_index *index, const struct sched_view *view)
 {
     const struct due_index *due = &view->waiting[index->role].due_next;

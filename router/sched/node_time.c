@@ -31,11 +31,12 @@ double node_time_finish_us(const struct sched_node *node, int64_t rows, int64_t 
                              node->account.bin_attention_pairs + pairs);
 }
 
-// Returns half the token budget, or fewer rows if the fixed cost is then at most an eighth of the pass.
+// Returns half the token budget, or fewer rows if the fixed cost of a pass of that many rows is at most an eighth of
+// its time.
 int64_t node_time_min_bin_rows(const struct sched_view *view, const struct sched_node *node)
 {
     int64_t half = ((int64_t)node->limits.token_budget + 1) / 2;
     if (!cost_knows(&node->cost, half, view->now_us)) return half;
-    double row_time_us = 7 * node->cost.fixed_us; // seven eighths of the pass
+    double row_time_us = 7 * node->cost.fixed_us; // time of the rows: seven eighths of the pass
     return row_time_us >= (double)half * node->cost.row_us ? half : 1 + (int64_t)(row_time_us / node->cost.row_us);
 }

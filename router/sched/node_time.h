@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Predicts from the cost model of one node (cost.h) how long it takes for rows, and when it finishes its work. Reads
-// the view, changes nothing. estimate.h has estimates for a whole pool.
+// Predicts from the cost model of one node (cost.h) how long the node takes to compute rows, and when it finishes its
+// work. Reads the view and changes nothing. estimate.h has estimates for a whole pool.
 #pragma once
 
 #include "router/sched/view.h"
@@ -8,12 +8,12 @@
 // Returns true if the node's cost model holds for a prompt of `rows` rows.
 bool node_time_is_known(const struct sched_view *view, const struct sched_node *node, int64_t rows);
 
-// Returns the time of `rows` prompt rows on the node by the cost model, with the rows of its decoding sequences in each
-// pass. `cost` may be another node's model.
+// Returns the time in microseconds of `rows` prompt rows on the node by the cost model `cost`, which may be another
+// node's. Each pass also has the rows of the node's decoding sequences.
 double node_time_work_us(const struct sched_node *node, const struct cost_model *cost, double rows, double pairs);
 
-// Returns when the node finishes its work and a prompt of `rows` rows after `cached` entries, by its cost model,
-// whether or not it is fitted.
+// Returns the time until the node finishes its work and one more prompt. The prompt has `rows` rows to compute after
+// `cached` KV entries from a cache. Uses the node's cost model even if it is not fitted.
 double node_time_finish_us(const struct sched_node *node, int64_t rows, int64_t cached);
 
 // Returns the rows of the smallest bin that costs this node little more per row than a full bin.

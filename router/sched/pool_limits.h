@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The largest requests that the open nodes of a pool can hold: tells in O(log nodes) whether one of them can hold a
-// request. Lists only limits that no other node exceeds in both respects. These are few, because the nodes of a pool
-// are mostly equal. Plain data of the node index; one thread.
+// The largest requests that the nodes of a pool can hold, not counting draining nodes. Tells in O(log nodes) if any
+// node can hold a request. The list leaves out a node if another node has at least its context and at least its KV
+// entries. It is short, because most nodes of a pool are equal. Plain data of the node index; one thread.
 #pragma once
 
 #include <stdbool.h>
@@ -15,7 +15,7 @@ struct pool_limit {
 };
 
 struct pool_limits {
-    struct pool_limit *list; // [n] the longest context first, so the fewest entries first
+    struct pool_limit *list; // [n] by falling context, and so by rising number of KV entries; owned
     int n, capacity;
 };
 
@@ -23,4 +23,4 @@ void pool_limits_update(struct pool_limits *limits, struct sched_node *const *no
 void pool_limits_fini(struct pool_limits *limits);
 
 bool pool_limits_hold(const struct pool_limits *limits, int context_tokens, int64_t entries);
-int pool_limits_context(const struct pool_limits *limits); // longest context; 0: no node is open
+int pool_limits_context(const struct pool_limits *limits); // longest context; 0: every node drains, or there is none

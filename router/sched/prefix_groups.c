@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Ordered by (number of the tenant queue, chain, age). Chains are compared like words in a dictionary.
+// The trees are ordered by (number of the tenant queue, chain, age). Chains are compared like words in a dictionary.
 #include "router/sched/prefix_groups.h"
 
 #include <limits.h>
@@ -66,7 +66,7 @@ int prefix_groups_shared(const struct prefix_groups *groups, const struct sched_
     return below > above ? below : above;
 }
 
-// Returns the most rows of a request for which sharing `blocks` blocks saves a large enough part.
+// Returns the largest number of rows of a request for which sharing `blocks` blocks pays.
 static int rows_paid_by(int blocks)
 {
     return PREFIX_PAYS_ROWS * PREFIX_BLOCK * blocks;
@@ -77,13 +77,13 @@ bool prefix_group_pays(int rows, int shared_blocks)
     return rows <= rows_paid_by(shared_blocks);
 }
 
-// request_tree_before or request_tree_from: a search on one side of the key.
+// Type of request_tree_before and request_tree_from, which search on one side of the key.
 typedef struct sched_request *tree_search_fn(struct sched_request *root, enum request_order order,
                                              request_below_fn *below, const void *key, const struct request_need *max);
 
-// Returns the nearest request on one side for which sharing pays. It shares at most *blocks_p blocks, the number of the
-// request before it; *blocks_p becomes its own number. A neighbour of another tenant queue, or one that shares no
-// block, ends the group.
+// Returns the nearest request on one side of the key for which sharing pays, or NULL. *blocks_p is the number of blocks
+// that the previous request shares with the chain; no request farther away shares more. It becomes the number of the
+// returned request. A neighbour of another tenant queue, or a neighbour that shares no block, ends the search.
 static struct sched_request *walk_nearest(struct prefix_walk *walk, tree_search_fn *search,
                                           const struct prefix_key *key, int *blocks_p)
 {
@@ -119,7 +119,7 @@ struct sched_request *prefix_walk_next(struct prefix_walk *walk)
     struct prefix_key key = prefix_key_of(r);
     walk->blocks = up ? walk->higher_blocks : walk->lower_blocks;
     if (up) {
-        key.number++; // the next request of equal chains is younger
+        key.number++; // among equal chains, the next request is younger
         walk->higher = walk_nearest(walk, request_tree_from, &key, &walk->higher_blocks);
     } else {
         walk->lower = walk_nearest(walk, request_tree_before, &key, &walk->lower_blocks);

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A radix tree of chains. An edge, struct prefix_run, is split where chains part or end, so a request holds whole
-// edges. A member is the part of one record in one edge. Members that no request holds are in the record's list by age.
+// A radix tree of chains. An edge (struct prefix_run) is split where chains part or end, so a request holds whole
+// edges. A member says how many blocks of one edge one record has. A record lists its members that no request holds, by
+// age.
 //
-// Within a record, an edge's members are older than the members of its parent, so eviction takes the end of a chain
-// first. A member that has lost blocks has none after it. An edge is as long as its longest member.
+// Within a record, the member of an edge is older than the member of the parent edge. So eviction takes the end of a
+// chain first. If a member has lost blocks, the record has no member in the edges after it. An edge is as long as its
+// longest member.
 #include "router/sched/prefix_index.h"
 
 #include <stdlib.h>
@@ -13,21 +15,21 @@
 #include "lib/base/mem.h"
 
 struct prefix_run {
-    struct prefix_run *parent;      // NULL: starts a chain
-    struct prefix_run *bucket_next; // in the table of edges by parent and first mark
-    uint32_t *marks;                // [end - begin] the low halves of the hashes of its blocks
-    int begin, end;                 // blocks of a chain
-    struct member **members;        // [n_members] ordered by the record's number
+    struct prefix_run *parent;      // NULL: the edge starts a chain
+    struct prefix_run *bucket_next; // next edge in the hash table's bucket
+    uint32_t *marks;                // [end - begin] the low 32 bits of the hashes of the edge's blocks; owned
+    int begin, end;                 // the edge has blocks begin to end - 1 of its chains
+    struct member **members;        // [n_members] ordered by the number of their records; owned
     int n_members, members_capacity;
-    int n_holding; // number of members that a request holds
+    int n_holding; // number of members that some request holds
 };
 
 struct member {
     struct prefix_record *record;
     struct prefix_run *edge;
-    int blocks; // number of blocks from the edge's begin
-    int holds;  // number of requests that hold it
-    struct member *older, *younger;
+    int blocks;                     // number of the edge's blocks, from its begin, that the record has
+    int holds;                      // number of requests that hold the member
+    struct member *older, *younger; // links in the record's list; valid while holds is 0
 };
 
 struct prefix_record {
@@ -35,8 +37,8 @@ struct prefix_record {
     struct sched_node *node;
     uint64_t number;
     int capacity;
-    int64_t blocks, held_blocks; // blocks of all members; blocks of members that a request holds
-    int64_t bytes, held_bytes;
+    int64_t blocks, held_blocks; // blocks of all members; blocks of the members that requests hold
+    int64_t bytes, held_bytes;   // memory of these
     struct member *oldest, *youngest;
 };
 
@@ -46,7 +48,8 @@ struct prefix_index {
     uint64_t last_record;
 };
 
-// Bytes of a member with its own edge: both structs, two pointers in arrays that double, four allocations.
+// MEMBER_BYTES: memory of a member and an edge of its own. This is both structs, two pointers in arrays that may be
+// half empty, and the overhead of four allocations.
 enum { BUCKETS_MIN = 64, ALLOCATION = 16, MARK_BYTES = sizeof(uint32_t) };
 #define MEMBER_BYTES                                                                                                   \
     ((int64_t)(sizeof(struct prefix_run) + sizeof(struct member) + 4 * sizeof(void *) + 4 * ALLOCATION))
@@ -205,7 +208,8 @@ static void member_resize(struct member *m, int blocks)
     m->blocks = blocks;
 }
 
-// Shrinks the edge after a member lost blocks. The edge has no children: their members would have all of this edge.
+// Shrinks the edge to its longest member after a member has lost blocks. The edge has no children if it gets shorter: a
+// member of a child edge would need a member with every block of this edge.
 static void edge_shrink(struct prefix_index *index, struct prefix_run *edge)
 {
     int longest = 0;
@@ -219,7 +223,7 @@ static void edge_shrink(struct prefix_index *index, struct prefix_run *edge)
     }
 }
 
-// Removes the member from its edge, and the edge with its last member.
+// Removes the member from its edge. Removes the edge too if this was its last member.
 static void member_remove(struct prefix_record *record, struct member *m)
 {
     struct prefix_run *edge = m->edge;
@@ -239,7 +243,7 @@ static int64_t larger(int64_t a, int64_t b)
     return a > b ? a : b;
 }
 
-// Evicts until the record is within its limits or every block in it is held.
+// Evicts blocks until the record is within its limits, or until requests hold every block that is left.
 static void record_trim(struct prefix_record *record)
 {
     for (struct member *m; (m = record->oldest);) {
@@ -255,7 +259,7 @@ static void record_trim(struct prefix_record *record)
     }
 }
 
-// Returns the longest new run that the record has room for if every block that is not held is evicted.
+// Returns the number of blocks of the longest new run for which eviction of every unheld block would make room.
 static int64_t record_room(const struct prefix_record *record)
 {
     int64_t bytes = PREFIX_RECORD_BYTES - record->held_bytes - MEMBER_BYTES,
@@ -265,7 +269,7 @@ static int64_t record_room(const struct prefix_record *record)
 
 // --- splitting
 
-// Splits a member at the cut of its edge after `at` blocks. Returns false if no part of it is left after the cut.
+// Splits a member whose edge is cut after `at` blocks. Returns false if the member has no block after the cut.
 static bool member_split(struct member *m, struct prefix_run *upper, int at)
 {
     if (m->blocks <= at) {
@@ -285,8 +289,8 @@ static bool member_split(struct member *m, struct prefix_run *upper, int at)
     return true;
 }
 
-// Cuts the edge after `at` of its blocks. The edge keeps the end, so that children and holding requests still refer to
-// it. Returns the new edge, which precedes it.
+// Cuts the edge after `at` of its blocks. Returns a new edge, which gets the first part. `edge` keeps the second part,
+// so that children and holding requests still refer to it.
 static struct prefix_run *edge_split(struct prefix_index *index, struct prefix_run *edge, int at)
 {
     struct prefix_run *upper = edge_create(index, edge->parent, edge->begin, edge->begin + at);
@@ -316,7 +320,7 @@ static void member_hold(struct member *m)
 {
     struct prefix_record *record = m->record;
     if (m->holds++) return;
-    if (m->blocks) list_remove(m->record, m); // it was in the list of members that are not held
+    if (m->blocks) list_remove(m->record, m); // the member was in the list of members that no request holds
     member_resize(m, edge_blocks(m->edge));
     m->edge->n_holding++;
     record->held_blocks += m->blocks;
@@ -343,8 +347,8 @@ static struct prefix_run *edge_grow(struct prefix_index *index, struct prefix_ru
     return edge;
 }
 
-// Holds the next edge of the chain after `run`. Makes or cuts the edge so that it is on the chain and fits. Returns
-// NULL if there is no room.
+// Holds the next edge of the chain after `run`. Creates the edge if there is none, and cuts it where the chain leaves
+// it or the room ends. Returns NULL if there is no room.
 static struct prefix_run *hold_next(struct prefix_record *record, struct prefix_run *run, const uint64_t *chain, int n)
 {
     struct prefix_index *index = record->index;
@@ -407,7 +411,8 @@ void prefix_record_close(struct prefix_record *record)
     free(record);
 }
 
-// Returns the leading blocks of the chain in the record: all of them, or the blocks that requests hold.
+// Returns the number of leading blocks of the chain that the record has. With `held`, only blocks that requests hold
+// count.
 static int record_match(const struct prefix_record *record, const uint64_t *chain, int n, bool held)
 {
     const struct prefix_run *edge = NULL;
@@ -439,8 +444,8 @@ int64_t prefix_record_blocks_held(const struct prefix_record *record)
 
 // --- all nodes
 
-// Returns the last edge that shares blocks with the chain, and the number of shared blocks. `held`: only edges that
-// requests hold.
+// Returns the last edge that shares blocks with the chain. *blocks_p is the number of leading blocks shared in all.
+// With `held`, only edges that requests hold count.
 static const struct prefix_run *index_walk(const struct prefix_index *index, const uint64_t *chain, int n, bool held,
                                            int *blocks_p)
 {

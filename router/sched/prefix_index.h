@@ -1,20 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks that the prefix caches of a pool's nodes are likely to hold: the prompt blocks of the requests that were
-// dispatched to each node. With it, requests with a shared prefix go to a node that has the prefix, a bin counts only
-// the rows that are left to compute, and KV blocks that sequences share are charged once (global prefix sharing:
-// BatchLLM, arXiv 2412.03594).
+// Guesses which blocks the prefix caches of a pool's nodes hold. It records the prompt blocks of the requests that were
+// dispatched to each node (global prefix sharing: BatchLLM, arXiv 2412.03594). The index has three uses. Requests go to
+// a node that has their prefix. A bin counts only the rows that are left to compute. KV blocks that sequences share are
+// charged once.
 //
-// One tree of prefix chains serves all nodes. An edge is a run of blocks and the records of the nodes that hold it, so
-// a prefix held by a thousand nodes is stored once, and one walk finds all of them. A node's record follows the node's
-// own cache, which the router does not see. Blocks that requests on the node use are held. The rest is evicted in the
-// order in which its last requests left, each chain from its end.
+// One radix tree of prefix chains serves all nodes of the pool. An edge has a run of blocks and the records of the
+// nodes that have these blocks. So a prefix that a thousand nodes have is stored once, and one walk finds all these
+// nodes.
 //
-// Memory: a record and the runs of its node take at most PREFIX_RECORD_BYTES. Blocks that do not fit are evicted, or
-// not recorded if too many are held. A request then holds a shorter run, and the blocks after it are charged as its
-// own.
+// A node's record imitates the node's own cache, which the router does not see. A block is held while a request on the
+// node uses it. The other blocks of a record are evicted when it is full, the longest unused first. Each chain is
+// evicted from its end.
 //
-// The tree compares 32 bits of each block's hash. Two prefixes that agree in them are the same for the index: see
-// prefix_chain.h for the cost of a collision.
+// Memory: a record and its part of the tree take at most PREFIX_RECORD_BYTES. Blocks that do not fit are evicted. If
+// the held blocks leave no room, new blocks are not recorded. The request then holds a shorter run, and its further
+// blocks are charged to it alone.
+//
+// The tree compares only 32 bits of each block's hash. Two prefixes with equal bits count as the same prefix. See
+// prefix_chain.h for the cost of such a collision.
 //
 // The index owns edges and records. One thread: the core's.
 #pragma once
@@ -28,14 +31,15 @@ enum { PREFIX_RECORD_BYTES = 144 * 1024 };
 
 struct sched_node;
 struct prefix_index;
-struct prefix_record; // the blocks of one node
+struct prefix_record; // the recorded blocks of one node
 struct prefix_run;    // a run of blocks from the start of a chain, held by a request on a node
 
 struct prefix_index *prefix_index_create(void);
 void prefix_index_free(struct prefix_index *index); // may be NULL; all records must be closed
 
-// Finds the nodes that hold the start of the chain, and how many of its leading blocks each has. Writes at most `max`
-// hits: most blocks first, of equals the node attached first. Returns their number. Costs O(runs of the chain + max).
+// Finds the nodes that have the start of the chain recorded, and how many leading blocks each of them has. Writes at
+// most `max` hits, most blocks first. Among equal hits, the node attached first comes first. Returns the number of
+// hits. Costs O(runs of the chain + max).
 struct prefix_hit {
     struct sched_node *node;
     int blocks;
@@ -43,25 +47,26 @@ struct prefix_hit {
 int prefix_index_lookup(const struct prefix_index *index, const uint64_t *chain, int n, struct prefix_hit *hits,
                         int max);
 
-// Returns the most leading blocks recorded for one node.
+// Returns the largest number of leading blocks of the chain that any one node has recorded.
 int prefix_index_most(const struct prefix_index *index, const uint64_t *chain, int n);
-// Returns the most leading blocks held on one node.
+// Returns the largest number of leading blocks of the chain that requests on any one node hold.
 int prefix_index_held(const struct prefix_index *index, const uint64_t *chain, int n);
 
 // --- the record of a node
 
-// Opens the record of a node. `blocks`: the capacity of its cache. `node` is only returned by lookups.
+// Opens the record of a node. `blocks` is the capacity of the node's cache. `node` is not used, except to return it
+// from look-ups.
 struct prefix_record *prefix_record_open(struct prefix_index *index, struct sched_node *node, int blocks);
-void prefix_record_close(struct prefix_record *record); // call when the node is gone and holds nothing; may be NULL
+void prefix_record_close(struct prefix_record *record); // no request may hold blocks of it; NULL is fine
 
 int prefix_record_match(const struct prefix_record *record, const uint64_t *chain, int n); // leading blocks recorded
 int prefix_record_held(const struct prefix_record *record, const uint64_t *chain, int n);  // leading blocks held
-// Blocks held by any request, each counted once.
+// Returns the number of blocks that requests hold. A block counts once, however many requests hold it.
 int64_t prefix_record_blocks_held(const struct prefix_record *record);
 
-// Records and holds the blocks of a request with this chain that comes to the node. Returns the held run, which may be
-// shorter than the chain, or NULL for none.
+// Call when a request with this chain comes to the node. Records the blocks and holds them. Returns the held run, which
+// may be shorter than the chain. Returns NULL if no block is held.
 const struct prefix_run *prefix_record_hold(struct prefix_record *record, const uint64_t *chain, int n);
-// Call when the request leaves; `run` may be NULL.
+// Call when the request leaves the node. `run` may be NULL.
 void prefix_record_release(struct prefix_record *record, const struct prefix_run *run);
-int prefix_run_blocks(const struct prefix_run *run); // 0 for NULL
+int prefix_run_blocks(const struct prefix_run *run); // blocks from the start of the chain; 0 for NULL

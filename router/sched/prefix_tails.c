@@ -25,7 +25,7 @@ static void tail_clear(struct prefix_tail *tail)
     *tail = (struct prefix_tail){0, 0, NULL, 0};
 }
 
-// Returns an unused tail if there is one and `used` is false, or else the tail with the oldest bin.
+// Returns the tail of the oldest bin. If `used` is false and there is an unused tail, returns the unused tail.
 static struct prefix_tail *tails_oldest(struct prefix_tails *tails, bool used)
 {
     struct prefix_tail *oldest = NULL;

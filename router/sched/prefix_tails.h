@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The places where the bins of one node left off in each shared-prefix group: the prefix chain of the last request of a
-// tenant queue that the node received while further requests of its group waited. The node's next bin continues with
-// them. Holds the tenant queues used last: at most PREFIX_TAILS of them, with PREFIX_TAILS_BLOCKS blocks in all. One
+// Notes for each tenant queue where the bins of one node left off in a shared-prefix group (prefix_groups.h). A tail is
+// the prefix chain of the last request of the queue that the node received while further requests of the group waited.
+// The node's next bin continues with these requests, because the node's cache holds their prefix.
+//
+// At most PREFIX_TAILS tails are kept, with at most PREFIX_TAILS_BLOCKS blocks in all. The oldest ones go first. One
 // thread.
 #pragma once
 
@@ -10,8 +12,8 @@
 enum { PREFIX_TAILS = 16, PREFIX_TAILS_BLOCKS = 5120 };
 
 struct prefix_tail {
-    uint64_t tenant_queue; // its number: the queue itself may be gone
-    uint64_t bin;          // the request's bin; 0: unused entry
+    uint64_t tenant_queue; // number of the tenant queue; no pointer, because the queue may be gone
+    uint64_t bin;          // id of the bin in which the node got the request; 0: the entry is unused
     uint64_t *chain;       // [n] owned
     int n;
 };
@@ -21,8 +23,9 @@ struct prefix_tails {
 };
 void prefix_tails_fini(struct prefix_tails *tails);
 
-const struct prefix_tail *prefix_tails_find(const struct prefix_tails *tails, const struct tenant_queue *queue);
-// Records the last prefix of each tenant queue in a bin whose requests have left the waiting set. Returns the scan
-// cost.
+const struct prefix_tail *prefix_tails_find(const struct prefix_tails *tails,
+                                            const struct tenant_queue *queue); // NULL: there is none
+// Records the tails of a bin. Call when the bin's requests have left the waiting set. Returns the number of waiting
+// requests examined.
 int prefix_tails_update(struct prefix_tails *tails, const struct waiting_set *set, uint64_t bin,
                         struct sched_request *const *requests, int n);

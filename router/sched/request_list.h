@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of waiting requests, and of the requests on a node. The links live in the requests, so nothing can fail and
-// every function is O(1). A request is in at most one list. Lists do not own the requests. One thread.
+// Lists of waiting requests, and of the requests on a node. Links are members of the requests, so nothing can fail.
+// Every function is O(1). A request is in at most one list. Lists do not own the requests. One thread.
 #pragma once
 
 struct sched_request;
@@ -13,4 +13,4 @@ void request_list_append(struct request_list *list, struct sched_request *r);
 void request_list_prepend(struct request_list *list, struct sched_request *r);
 void request_list_insert(struct request_list *list, struct sched_request *r,
                          struct sched_request *after); // NULL: inserts at the front
-void request_list_remove(struct sched_request *r);     // removes from the list it is in, if any
+void request_list_remove(struct sched_request *r);     // no effect if the request is in no list

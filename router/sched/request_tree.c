@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A search tree by the key, and a heap by the tree weight.
+// The treap of request_tree.h: a binary search tree by the key that is also a heap by the request's tree_weight. The
+// weights are hashes, so the tree is balanced in all likelihood.
 #include "router/sched/request_tree.h"
 
 #include <stddef.h>
@@ -21,7 +22,7 @@ void request_need_include(struct request_need *min, const struct request_need *o
     min->context = smaller(min->context, other->context);
 }
 
-// Updates the root after one of its children has changed.
+// Updates the root's subtree_min after one of its children has changed. Returns the root.
 static struct sched_request *root_refresh(struct sched_request *root, enum request_order order)
 {
     struct request_need min = root->need;
@@ -31,7 +32,7 @@ static struct sched_request *root_refresh(struct sched_request *root, enum reque
     return root;
 }
 
-// Moves every request below the key to *low_p, the rest to *high_p.
+// Splits the tree in two: requests below the key go to *low_p, the other requests to *high_p.
 static void tree_split(struct sched_request *tree, enum request_order order, request_below_fn *below, const void *key,
                        struct sched_request **low_p, struct sched_request **high_p)
 {

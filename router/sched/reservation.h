@@ -5,6 +5,6 @@
 
 #include "router/sched/view.h"
 
-// Returns the reservation that holds from now on. A choice stays once it is made, because always moving to the emptiest
-// group might never end.
+// Returns the reservation that holds from now on. A request keeps the group that was reserved for it first. If it
+// always moved to the group that is emptiest now, no group might ever become empty enough.
 struct reservation reservation_update(const struct sched_view *view, struct node_index *workers);

@@ -35,15 +35,16 @@ int sched_request_kv_blocks(const struct sched_request *r, int block_tokens)
     const struct request_usage *usage = r->usage;
     int max_tokens = r->spec->sampling.max_tokens;
     int64_t have = blocks_for((int64_t)usage->kept_tokens + usage->completion_tokens, block_tokens);
-    // The last generated token is never computed, so it needs no entry.
+    // The last generated token needs no KV entry, because it is never fed to the model.
     int64_t most = blocks_for((int64_t)usage->kept_tokens + max_tokens - 1, block_tokens);
     int64_t expected = have + output_blocks_expected(blocks_for(max_tokens - usage->completion_tokens, block_tokens));
     return (int)(expected < most ? expected : most);
 }
 
-// A number takes at most five bytes. A range takes 14, but a node needs 120 bytes to unpack it: 48 for itself, 8 for
-// its pointer, up to 64 for protobuf-c's record of the field. A node has 256 MiB for a message of BIN_BYTES_MAX, 4.3
-// times as much. So a range counts as 120 / 4.3 bytes and a few more.
+// Bytes that a number and a range count for in a bin's message. A number takes at most 5 bytes. A range takes 14 bytes,
+// but 120 bytes when a node unpacks it: 48 for the range, 8 for its pointer, up to 64 for protobuf-c's record of the
+// field. A node may use 256 MiB to unpack a message of BIN_BYTES_MAX: 4.3 times its size. So a range counts as 120
+// / 4.3 bytes and a few more.
 enum { NUMBER_BYTES = 5, RANGE_BYTES = 32 };
 
 // Counts the rows, the prompt if penalties need it, the pinned or kept ranges, the logit bias, the grammar and the

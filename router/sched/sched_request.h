@@ -26,55 +26,57 @@ struct request_spec {
     int n_pinned;
     struct prompt_turn *turns; // [n_turns] finished turns of a conversation, ascending; owned
     int n_turns;
-    bool score_only; // a Score call: ends once the speculator has answered
+    bool score_only; // true for a Score call: the request ends once the speculator has answered
     bool want_importance;
     int32_t priority;
     size_t stop_bytes;    // memory of the stop strings, which the front owns
     char *tenant;         // owned, may be NULL
-    uint64_t owner;       // the tenant of the API key, within which ids are unique; 0: no keys are used
+    uint64_t owner;       // stands for the tenant of the API key; ids are unique within an owner; 0: no keys are used
     uint64_t prefix_salt; // requests with different salts share no KV blocks
     int64_t arrived_us;
-    int64_t ttft_deadline_us; // a later first token is of no use; on clock_now_us(), INT64_MAX: none
-    bool deadline_of_call;    // ttft_deadline_us is the call's deadline, which is earlier than the request's own
+    int64_t ttft_deadline_us; // a first token after this time of clock_now_us() is of no use; INT64_MAX: no deadline
+    bool deadline_of_call;    // true: ttft_deadline_us is the gRPC call's deadline, not the request's own
 };
 
 // Usage so far (accounts). kept_tokens is 0 until the kept tokens are known.
 struct request_usage {
     int prompt_tokens, scored_tokens, kept_tokens, cached_tokens, completion_tokens, replays;
-    int score_cached_tokens; // part of scored_tokens that was not computed for this request
-    // parts of kept_tokens: rows that earlier turns had; pruned tokens that this turn recalls
-    int frozen_tokens, recalled_tokens;
-    // draft tokens verified by worker groups; verified draft tokens in the answer
-    int draft_tokens, draft_accepted_tokens;
+    int score_cached_tokens;   // part of scored_tokens that was not computed for this request
+    int frozen_tokens,         // part of kept_tokens that had rows in earlier turns of the conversation
+        recalled_tokens;       // part of kept_tokens that earlier turns pruned and this turn recalls
+    int draft_tokens,          // draft tokens that worker groups verified
+        draft_accepted_tokens; // verified draft tokens that are in the answer
 };
 
 struct request_timing { // accounts, in microseconds
     int64_t queue_us, score_us, pack_wait_us, prefill_us, ttft_us, total_us;
 };
 
-// The times to first token that were predicted on arrival, with all tokens and pruned. Zeros: none were predicted.
+// Times to first token that were predicted on arrival: for the whole prompt, and for the pruned prompt (scored, then
+// only its kept tokens computed). Zeros: no times were predicted.
 struct prefill_prediction {
     double whole_us, pruned_us;
 };
 
-// The orders in which waiting requests are indexed: length_index.h, prefix_groups.h, due_index.h (overdue ones only).
+// Orders in which waiting requests are indexed: length_index.h, prefix_groups.h, due_index.h (overdue requests only).
 enum request_order { BY_LENGTH, BY_PREFIX, BY_DUE, REQUEST_ORDERS };
 
 // The room that a node must have for a waiting request.
 struct request_need {
-    int rows; // rows of its next pass, whole
-    // KV blocks of PREFIX_BLOCK tokens that it is expected to need. Counts all sharing that was possible when it joined
-    // the waiting set: with waiting requests, or with requests on some node.
+    int rows; // rows to compute if no cache has any of them
+    // KV blocks of PREFIX_BLOCK tokens that the request is expected to need in the best case. Leaves out the prompt
+    // blocks that it could share with a waiting request or with a request on some node, when it joined the waiting set.
     int blocks;
-    int context; // tokens of its longest sequence
+    int context; // see sched_request_context()
 };
 
-// Known rows of a conversation until it is scored. Zeros: no conversation.
+// The rows of a conversation (core/conversation.h) that are known before its next score. Zeros: there is no
+// conversation.
 struct frozen_rows {
-    int rows, end;      // rows of the turns so far, including answers; index of the first token after them
-    int answers;        // tokens of later answers, which will all have rows
-    int selected_of;    // tokens from which the keep rate selects the share that is still to be added
-    int further_scores; // scores of later turns, after the next one
+    int rows, end;      // rows of the turns so far with their answers; index of the first token after these turns
+    int answers;        // tokens of the answers of later turns, which will all have rows
+    int selected_of;    // number of tokens to which the keep rate still applies, in all further scores
+    int further_scores; // number of scores of later turns after the next score
     uint64_t *prefix;   // [n_prefix] the prefix chain of `rows`; owned
     int n_prefix;
 };
@@ -89,15 +91,17 @@ struct sched_request {
     int n_prefix;
     struct frozen_rows frozen;
     int score_tokens, score_ranges; // conversations: tokens and pinned ranges of the prompt that is scored next
-    bool runs_alone; // it may have ended its worker groups: it gets a group to itself until its next token
+    // True: the request may be the reason why its last worker groups were lost. It gets a group to itself until its
+    // next token, so that it cannot take other requests down with it.
+    bool runs_alone;
 
     // Keys, set by the waiting set while the request waits.
     struct tenant_queue *tenant_queue; // also kept while the request is on a node, to charge its tenant
     int64_t due_us;                    // latest time at which it should be dispatched; 0: at once
-    bool overdue;                      // due_us has passed: it goes into the next bin, whatever its priority
-    bool packable;                     // it is in the indexes
-    uint64_t joined;                   // the waiting set's count when it joined the indexes or the overdue requests
-    uint64_t tree_weight;              // a keyed hash of the number, see request_tree.h
+    bool overdue;                      // true: due_us has passed, so it goes into the next bin, whatever its priority
+    bool packable;                     // true: the request is in the indexes, so that a bin may pick it
+    uint64_t joined;                   // waiting_set.joined when the request last became packable or overdue
+    uint64_t tree_weight;              // keyed hash of `number`, see request_tree.h
     struct request_need need;
 
     // Links, set by request_list.c, request_tree.c and waiting_set.c.
@@ -105,15 +109,17 @@ struct sched_request {
     struct sched_request *prev, *next;
     struct sched_request *lower[REQUEST_ORDERS], *higher[REQUEST_ORDERS];
     struct request_need subtree_min[REQUEST_ORDERS];
-    // unasked_link: the pointer that refers to it; NULL: not unasked
+    // Links in waiting_set.unasked. unasked_link is the address of the pointer to this request; NULL: not in the list.
     struct sched_request *unasked_next, **unasked_link;
 };
 
-// Returns the rows of its next pass: the whole prompt, or kept tokens and output.
+// Returns the rows that a node has to compute if its cache has none of them: the prompt that is scored next, or the
+// kept tokens and the output so far.
 int sched_request_rows(const struct sched_request *r);
-// Returns these rows less the blocks that a cache holds.
+// Returns sched_request_rows() less the rows of `cached_blocks` leading blocks in a cache.
 int sched_request_rows_after(const struct sched_request *r, int cached_blocks);
-// Returns the blocks of `shared` that the request can use: not the block of its last row.
+// Returns how many of `shared` leading blocks the request can use. It cannot use the block with its last row, because
+// that row is always computed.
 int sched_request_shareable_blocks(const struct sched_request *r, int shared);
-int sched_request_kv_blocks(const struct sched_request *r, int block_tokens); // expected to be needed
+int sched_request_kv_blocks(const struct sched_request *r, int block_tokens); // KV blocks it is expected to need
 int64_t sched_request_message_bytes(const struct sched_request *r);           // bytes that count towards BIN_BYTES_MAX

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tenant queues: the waiting requests of one tenant and priority for one pool, and the fairness between them. Tenants
 // of one priority share capacity by tokens (virtual token counter, arXiv 2401.00588): the queue with the smallest
-// counter goes next. A queue that was empty starts at the counter of the active queues: time with no requests earns no
-// credit. Only the waiting set uses it, except tenant_queue_charge() and tenant_queue_release(). One thread.
+// counter goes next. A queue that was empty starts at the counter of the active queues, so time with no requests earns
+// no credit. Only the waiting set uses these functions, except tenant_queue_charge() and tenant_queue_release(). One
+// thread.
 #pragma once
 
 #include "lib/base/hash.h"
@@ -10,34 +11,37 @@
 
 struct tenant_weight {
     const char *tenant;
-    double weight; // tokens this tenant gets for each token of an unlisted tenant
+    double weight; // tokens that this tenant gets for each token of a tenant with no weight
 };
 
-// Lives while a request waits in it or runs from it.
+// Exists while a request waits in the queue, or is on a node after it waited in the queue.
 struct tenant_queue {
     struct tenant_queues *owner;
     uint64_t number; // unique in its pool and never reused, unlike the address
     char *tenant;
-    int level; // level of priority
-    int refs;
+    int level;                    // see sched_priority_level()
+    int refs;                     // requests that wait in the queue or run from it
     struct length_index packable; // requests of the queue that may be packed
-    double served;                // the virtual token counter: rows dispatched and tokens generated, over the weight
+    double served;                // the virtual token counter: (rows dispatched + charge for output) / weight
     double weight;
     struct tenant_queue *next; // in its hash bucket
-    bool in_level;             // true while it has packable requests and is not set aside; valid with the fields below
+    // True while the queue is in the tree of its level: it has packable requests and is not set aside. The next three
+    // fields are valid only then.
+    bool in_level;
     struct tenant_queue *lower, *higher;
     struct request_need subtree_min;
-    uint64_t tree_weight; // a keyed hash of the number: no client can unbalance the tree
-    // last request of the queue in the bin being filled, or NULL; set by the waiting set
+    uint64_t tree_weight; // keyed hash of `number`, so that no client can unbalance the tree
+    // Last request of the queue in the bin being filled, or NULL. The waiting set writes it.
     const struct sched_request *last_picked;
-    struct tenant_queue *aside; // next queue that was set aside
+    struct tenant_queue *aside; // next queue in the list of queues that were set aside
 };
 
-// The queues of one priority that have packable requests, by their counters and then by age. A treap that knows the
-// smallest needs of its parts, so that queues with no request that fits are stepped over.
+// The queues of one priority that have packable requests, by their counters and then by age. They form a treap (see
+// request_tree.h). Each subtree knows the smallest needs of its requests, so a search steps over queues in which no
+// request fits.
 struct tenant_level {
     struct tenant_queue *root;
-    double floor; // the counter at which a queue starts if no other queue is there
+    double floor; // counter at which a queue starts if the tree is empty
 };
 
 struct tenant_queues {
@@ -54,19 +58,21 @@ void tenant_queues_init(struct tenant_queues *queues, const struct hash_key *key
                         int n_weights);
 void tenant_queues_fini(struct tenant_queues *queues);
 
-// Returns the queue of the request's tenant and priority, made if there is none. The caller holds a reference.
+// Returns the queue of the request's tenant and priority. Creates the queue if there is none. The caller gets a
+// reference and returns it with tenant_queue_release().
 struct tenant_queue *tenant_queue_acquire(struct tenant_queues *queues, const struct sched_request *r);
 void tenant_queue_release(struct tenant_queue *queue);
 // Charges the tenant's counter; `tokens` may be negative.
 void tenant_queue_charge(struct tenant_queue *queue, double tokens);
 
-// Call before its first request: raises its counter to the level of the active queues.
+// Raises the counter of an empty queue to the counter of the active queues. Call before a request is added.
 void tenant_queue_catch_up(struct tenant_queue *queue);
 void tenant_queue_add(struct tenant_queue *queue, struct sched_request *r);
 void tenant_queue_remove(struct tenant_queue *queue, struct sched_request *r);
 
 // Returns the queue with the smallest counter among the queues with a request that needs at most `max`, or NULL.
 struct tenant_queue *tenant_queues_next(struct tenant_queues *queues, int level, const struct request_need *max);
-// Takes the queue out of its level for the rest of a plan, though it has packable requests. Pushes it to a list.
+// Takes the queue out of its level for the rest of a plan, because none of its requests fits. Adds it to the list
+// *aside.
 void tenant_queue_set_aside(struct tenant_queue *queue, struct tenant_queue **aside);
 void tenant_queues_resume(struct tenant_queue *aside); // resumes every queue of the list

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scheduler's view of nodes and the cluster. sched/ includes nothing of core/: core embeds a struct sched_node in
 // each of its nodes and a struct sched_request in each of its requests, and passes a struct sched_view of all of them.
-// Core writes them, and only core/ledger.c writes fields marked as accounts; sched/ takes them as const. One thread.
+// Core writes these structs, and only core/ledger.c writes fields marked as accounts. sched/ takes them as const. One
+// thread.
 #pragma once
 
 #include "lib/base/hash.h"
@@ -32,38 +33,43 @@ struct node_limits {
 struct node_account {
     struct request_list requests; // requests on the node
     int bins;                     // outstanding bins
-    int requests_in_bins;         // requests for which an outstanding bin waits
-    int64_t bin_tokens;           // rows of outstanding bins still to be computed
+    int requests_in_bins;         // requests whose score or first token has not come yet
+    int64_t bin_tokens;           // rows still to be computed of these requests
     double bin_attention_pairs;   // attention pairs of these rows
     int long_prompts;             // long prompts still to be computed
     int64_t long_tokens;          // part of bin_tokens in long prompts
     double long_attention_pairs;  // part of bin_attention_pairs in long prompts
-    int64_t kv_blocks;            // blocks that the node's requests are expected to need, shared ones counted once
-    int64_t context_blocks; // the same, with shared blocks counted for each request: the blocks that attention reads
-    int running_alone;      // requests that run alone and have no token yet
+    int64_t kv_blocks;            // KV blocks that the requests are expected to need; a shared block counts once
+    int64_t context_blocks; // like kv_blocks, but a shared block counts for each request: the blocks attention reads
+    int running_alone;      // requests that run alone (sched_request.h) and have no token yet
 };
 
-// The most room among the nodes of a part of an index; the least for asks_rows. KV blocks are of PREFIX_BLOCK tokens.
+// Summary of the nodes in one subtree of a node index. KV blocks are counted in blocks of PREFIX_BLOCK tokens.
 struct node_room {
-    // most of all nodes; of open nodes; of idle nodes that declined; -1: none
+    // Most free KV blocks of any node; of an open node that is not asked anyway; of an idle node that declined. -1:
+    // there is no such node.
     int64_t blocks, open_blocks, idle_blocks;
-    int64_t asks_rows;
-    int context;
+    int64_t asks_rows; // smallest node_place.asks_rows of an open node
+    int context;       // longest context
 };
 
-// The place of a node in the index of its pool. Written by node_index.c alone.
+// The place of a node in the index of its pool. Only node_index.c writes it. A node is asked if a bin is planned for
+// it. It declines if the plan is empty.
 struct node_place {
     struct node_index *index;
-    double finish; // key: predicted time or rows, then requests on the node, then the latest first
+    // Key of the order: predicted finish time (or outstanding rows while costs are unknown), then the number of
+    // requests on the node, then the node added last.
+    double finish;
     int requests;
     uint64_t ordinal;
-    bool is_known, is_open;
-    bool takes_any;              // takes a bin of any size
-    int64_t blocks_left, blocks; // free in all; free for requests other than the one it is reserved for
-    int64_t asks_rows;           // the node is asked while this many rows wait; INT64_MAX: never
-    // the node is asked again once it has more than the least room since then, which the fields below keep
+    bool is_known, is_open;      // the node's costs are known; node_is_open()
+    bool takes_any;              // the node takes a bin of any size
+    int64_t blocks_left, blocks; // free KV blocks; free KV blocks for requests that the node is not reserved for
+    int64_t asks_rows;           // the node is asked while at least this many rows wait; INT64_MAX: it is not
+    // True from when the node declined until it is asked again. It is asked again once it has more room than the least
+    // room since it declined. The fields least_* and most_* have that least room.
     bool has_declined;
-    uint64_t declined_round, declined_joined; // as the index and the waiting set count
+    uint64_t declined_round, declined_joined; // node_index.round and waiting_set.joined when the node declined
     int64_t least_blocks, least_pass_rows;
     int least_slots, most_bins, most_long_prompts;
     bool is_placed, is_changed, is_again;
@@ -76,38 +82,40 @@ struct sched_node {
     struct node_limits limits;
     bool draining;                  // gets no new work because it drains or is ejected
     struct node_account account;    // accounts
-    struct cost_model cost;         // accounts; costs of its passes
-    struct cost_share share;        // accounts; share of prompts while other sequences decode
-    struct prefix_record *prefixes; // record in the index of its pool; NULL: the node has no prefix cache
-    struct prefix_tails *tails;     // see prefix_tails.h; NULL if the node has no prefix cache
+    struct cost_model cost;         // accounts; cost of the node's passes
+    struct cost_share share;        // accounts; time share of prompts in passes with decoding sequences
+    struct prefix_record *prefixes; // the node's record in the prefix index; NULL: the node has no prefix cache
+    struct prefix_tails *tails;     // see prefix_tails.h; NULL: the node has no prefix cache
     struct node_place place;
     const struct sched_node *next;
 };
 
-// Returns the prompt rows of one pass of the node in addition to the rows of its decoding sequences, at least half of
-// the token budget.
+// Returns the prompt rows that fit one pass of the node after the rows of its decoding sequences. It is at least half
+// of the token budget.
 int64_t sched_node_pass_rows(const struct sched_node *node);
-// Rows of the next bin: a long prompt takes half of each pass.
+// Returns the rows that fit the node's next bin. A long prompt on the node takes half of each pass.
 int64_t sched_node_bin_rows(const struct sched_node *node);
 
-int sched_request_context(const struct sched_request *r, enum node_role role); // tokens of its longest sequence
+int sched_request_context(const struct sched_request *r, enum node_role role); // most tokens that its sequence can have
 
-// Returns true if the node could ever hold the request: the whole prompt if it is not scored yet, else its kept tokens.
-bool sched_node_can_hold(const struct sched_node *node, const struct sched_request *r); // draining nodes: no
-int64_t sched_node_blocks_left(const struct sched_node *node);                          // speculator: INT64_MAX
-// Converts blocks of the node to blocks of PREFIX_BLOCK tokens, rounded up.
+// Returns true if the node could hold the request when it is empty. The context must fit the whole prompt. If the kept
+// tokens are known, the KV blocks must fit them and the output. Returns false for a draining node.
+bool sched_node_can_hold(const struct sched_node *node, const struct sched_request *r);
+int64_t sched_node_blocks_left(const struct sched_node *node); // free KV blocks; INT64_MAX for a speculator
+// Converts a number of the node's KV blocks to blocks of PREFIX_BLOCK tokens, rounded up by at most 2 blocks.
 int64_t sched_index_blocks(const struct sched_node *node, int64_t blocks);
-bool sched_node_shares_blocks(const struct sched_node *node); // between sequences with the same prefix
-// Returns the KV blocks that the request needs, less the blocks that it would share with requests on the node.
-// Speculator: 0.
+bool sched_node_shares_blocks(const struct sched_node *node); // true: sequences with the same prefix share KV blocks
+// Returns the KV blocks that the request needs, less the blocks that it would share with requests on the node. Returns
+// 0 for a speculator.
 int sched_node_blocks_needed(const struct sched_node *node, const struct sched_request *r);
-// Returns the same if `shared` leading blocks of its prompt were on the node and the node shares blocks.
+// Like sched_node_blocks_needed(), but assumes that requests on the node hold `shared` leading blocks of the prompt.
 int sched_node_blocks_after(const struct sched_node *node, const struct sched_request *r, int shared);
-// Returns the blocks that the node must have left for the request to be found in the waiting set: its need, but no less
-// than its known need when it joined the set.
+// Returns the free KV blocks with which a search of the waiting set finds the request for the node. It is the larger of
+// sched_node_blocks_needed() and, if the node shares blocks, r->need.blocks.
 int sched_node_blocks_asked(const struct sched_node *node, const struct sched_request *r);
-int sched_request_cached_blocks(const struct sched_request *r, const struct sched_node *node); // by the prefix index
-int sched_request_rows_on(const struct sched_request *r, const struct sched_node *node);       // rows to be computed
+// Returns the leading blocks that the node's cache has, as far as the prefix index knows.
+int sched_request_cached_blocks(const struct sched_request *r, const struct sched_node *node);
+int sched_request_rows_on(const struct sched_request *r, const struct sched_node *node); // rows to be computed
 
 // --- the cluster
 
@@ -118,12 +126,13 @@ struct sched_options {
     int tail_tokens;
     int bins_ahead;
     int64_t score_timeout_us; // longest wait of a prompt for a speculator
-    struct hash_key hash_key; // for prefix chains, tables and trees
+    struct hash_key hash_key; // key of the hashes in prefix chains, tables and trees
 };
 
-// An overdue request that no worker group has the KV blocks for, and the group that keeps them for it. Until it starts,
-// other requests get at most the blocks beyond its need, each once. Otherwise small requests would take each free
-// block, for ever. A request that runs alone needs the whole group. Both NULL: none.
+// A reservation of KV blocks. If no worker group has the free blocks for an overdue request, one group is reserved for
+// it. Small requests would otherwise take every block that becomes free, for ever. Until the overdue request starts,
+// the group lends other requests only the blocks beyond its need, and each such block only once. For a request that
+// runs alone, the whole group is reserved. `request` and `node` are NULL if there is no reservation.
 struct reservation {
     const struct sched_request *request;
     const struct sched_node *node;
@@ -133,10 +142,11 @@ struct reservation {
 // A running mean of the keep rates that speculators chose for a quality.
 struct rate_mean {
     double rate;
-    int64_t added_us; // time of the last rate; 0: none
+    int64_t added_us; // time when the last rate was added; 0: never
 };
 void rate_mean_add(struct rate_mean *mean, double rate, int64_t now_us);
-// Returns the default rate if none came for ten minutes: speculation that was found not to pay is then tried again.
+// Returns the mean, or a default if no rate was added for ten minutes. A mean that makes speculation not pay would
+// otherwise never change, because no further prompt would be scored.
 double rate_mean_get(const struct rate_mean *mean, int64_t now_us);
 
 struct sched_view {
@@ -146,11 +156,11 @@ struct sched_view {
     struct node_index *pools;                  // [NODE_ROLES] the nodes of each pool
     const struct waiting_set *waiting;         // [NODE_ROLES] the waiting requests of each pool
     struct prefix_index *prefixes[NODE_ROLES]; // blocks in the caches of each pool
-    double computed_share[NODE_ROLES];         // accounts; share of dispatched rows that lately had to be computed
+    double computed_share[NODE_ROLES];         // accounts; share of lately dispatched rows that no cache had
     struct rate_mean quality_rate;             // accounts
     struct reservation reservation;
 };
 
 bool sched_pool_can_hold(const struct sched_view *view, enum node_role role, const struct sched_request *r);
-// Returns the longest context of the pool's nodes; 0: no node.
+// Returns the longest context of the pool's nodes that take work, or 0 if there is none.
 int sched_pool_context(const struct sched_view *view, enum node_role role);
