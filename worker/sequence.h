@@ -7,7 +7,7 @@
 //
 // A draft is a guess at the next tokens, stored after the tokens of the sequence. Draft rows verify it: they follow the
 // last pending row, and each row yields the token that follows its draft token. A draft token that equals the sampled
-// token becomes a token of the sequence, and its KV entry counts. The first draft token that differs ends the draft.
+// token becomes a token of the sequence, and its KV entry is kept. The first draft token that differs ends the draft.
 //
 // Owned by the scheduler and its thread.
 #pragma once
@@ -81,7 +81,8 @@ struct sequence {
     bool reported_reused;      // n_reused has been reported
     bool is_chunked;           // a pass contained part of its prompt
     uint64_t last_pass;        // number of the last pass with rows of the sequence; 0: none
-    uint64_t host_pass; // number of the last pass in which the host sampled a token; at first, the pass that started it
+    // number of the last pass with a row that the host samples; the pass that started the sequence, until there is one
+    uint64_t host_pass;
     int64_t added_us;
     struct sequence *previous, *next; // in the scheduler's queue
 };
@@ -93,19 +94,20 @@ void sequence_set_matcher(struct sequence *s, struct grammar_matcher *matcher); 
 void sequence_free(struct sequence *s);                                         // release its blocks first
 
 // Replaces the draft by `n` tokens from output token `from` on. Some of these tokens may have been generated already.
-// Nothing changes if the generated tokens differ, if tokens before `from` are missing, or if no draft token is new.
+// Nothing changes if the given tokens contradict generated ones, if fewer than `from` tokens have been generated, or if
+// all given tokens have been generated already.
 // Leaves out tokens that cannot be generated: beyond max_tokens, and from the first stop token on. Returns
 // STATUS_INVALID if a token is outside the vocabulary.
 enum status sequence_set_draft(struct sequence *s, int from, const int32_t *tokens, int n,
                                const struct model_config *config);
 
 // Prompt lookup: replaces the draft by the tokens that followed an earlier occurrence of the sequence's last tokens.
-// The draft has at most as many tokens as were equal, and at most LOOKUP_DRAFT_MAX. Returns false, without a change, if
-// there is no earlier occurrence or no prompt lookup.
+// The draft is at most as long as the match, the equal tokens before both places, and at most LOOKUP_DRAFT_MAX. Returns
+// false, without a change, if there is no earlier occurrence or no prompt lookup.
 enum { LOOKUP_DRAFT_MAX = 8 };
 bool sequence_lookup_draft(struct sequence *s, const struct model_config *config);
 
-// Returns the inputs of sampling for the token that follows the sequence's next `drafted` draft tokens.
+// Returns the inputs of sampling for the token that follows the first `drafted` tokens of the draft.
 struct sampler_context sequence_sampler_context(const struct sequence *s, const struct model_config *config,
                                                 int drafted);
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decoding with drafts of a given acceptance. The worker's scheduler decodes twice: first without drafts, then with
-// drafts made of the first run's tokens, some replaced by wrong tokens with a given probability. The time to make
-// drafts is not included.
+// drafts made of the first run's tokens. Each draft token is right with the probability --draft-acceptance, and is
+// otherwise replaced by a wrong token. The time to make drafts is not included.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -9,8 +9,8 @@
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-// Returns mean and deviation of the seconds of an arrival batch. Scales a run that does not depend on the batch size to
-// this size.
+// Returns mean and deviation of the seconds of an arrival batch. If the policy does not depend on the batch size, the
+// run may have another size, and its result is scaled to `batch_size`.
 static void run_batch_times(const struct prepack_run *run, int batch_size, double *mean_p, double *deviation_p)
 {
     int n = run->n_batches * run->rounds_done;

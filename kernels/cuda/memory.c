@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/memory.h"
 
-// Working memory of gemms. The workspace has the size that NVIDIA recommends for Hopper. The other sizes are limits: a
-// little less memory would cost little time.
+// Working memory of gemms. The workspace has the size that NVIDIA recommends for Hopper. The other sizes are
+// soft limits: with a little less memory, gemms are only a little slower.
 static const size_t WORKSPACE_BYTES = (size_t)32 << 20;
 static const size_t RESULTS_BYTES = (size_t)256 << 20;
 static const size_t DEQUANTISED_BYTES = (size_t)64 << 20;
 // Limit of the scores kept for importance rows, so that they stay in the L2 cache of a large GPU. For 32 heads, 16 MiB
-// hold 3 prompts of 32,768 tokens, or 102 prompts of 1,024 tokens.
+// hold the scores of 3 importance rows with 32,768 keys each, or of 102 rows with 1,024 keys each.
 static const size_t KEPT_BYTES = (size_t)16 << 20;
 
 static size_t larger(size_t a, size_t b)
@@ -20,7 +20,8 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-// Returns the unit to which the driver rounds up an allocation. Allocations of less than half a page share pages.
+// Returns the bytes that the driver adds when it rounds an allocation up to whole pages. Allocations of less than half
+// a page share pages, so nothing is added to them.
 static size_t rounding(size_t bytes)
 {
     const size_t page = (size_t)2 << 20;
@@ -139,7 +140,7 @@ struct memory_gemm memory_gemm(const struct memory_gemm_need *need)
 {
     const size_t rows = (need->rows + 3) / 4 * 4; // block-scaled gemms have a multiple of four rows
     const size_t least = 4 * need->n * sizeof(float), all = rows * need->n * sizeof(float);
-    const size_t sixteen = 16 * need->fp8_k * sizeof(uint16_t); // outputs of an FP8 weight
+    const size_t sixteen = 16 * need->fp8_k * sizeof(uint16_t); // 16 dequantised rows
     return (struct memory_gemm){.workspace = WORKSPACE_BYTES,
                                 .results = smaller(all, larger(RESULTS_BYTES, least)),
                                 .quantised = rows * need->fp8_k,
@@ -178,15 +179,16 @@ size_t memory_staging_bytes(const struct backend_shape *shape)
            16 * 16; // each of the 16 lists is rounded up
 }
 
-// Returns the bytes of partial results: the largest exponent and the sum of weights of every partial result, then,
-// aligned, its D sums of weighted V. See geometry.h.
+// Returns the bytes of partial results. The first array has two floats for each result: the largest exponent and the
+// sum of weights. The second array, aligned to 16 bytes, has the D sums of weighted V for each. See geometry.h.
 size_t memory_partials_bytes(int max_single, int max_splits, int n_heads, int head_size)
 {
     const size_t n = (size_t)max_single * (size_t)n_heads * (size_t)max_splits;
     return ((2 * n + 3) / 4 * 4 + n * (size_t)head_size) * sizeof(float);
 }
 
-// Returns the bytes of the counters of arrived thread blocks: one for each single row and chunk of heads.
+// Returns the bytes of the counters of arrived thread blocks: one for each single row and chunk of heads. There
+// are at most n_heads chunks, so n_heads are counted.
 size_t memory_arrivals_bytes(int max_single, int n_heads)
 {
     return (size_t)max_single * (size_t)n_heads * sizeof(uint32_t);

@@ -6,7 +6,7 @@
 // memory too early. Calls that wait are synchronising calls, cudaFree, copies without Async, and copies from or to
 // memory that is not pinned. cudaFree of device memory also waits for NCCL's kernels on the device. Device memory
 // begins as NaN. AddressSanitizer detects kernels that access memory beyond an allocation, and host code that accesses
-// an allocation's first bytes.
+// device memory. Only the first bytes of each allocation are guarded against the host.
 //
 // Settings apply to the process; set them before the backend is opened.
 #pragma once
@@ -65,7 +65,7 @@ void emulator_set_nccl_version(int version);
 enum { EMULATED_WINDOWS, EMULATED_WINDOWS_NONE, EMULATED_WINDOWS_FAIL };
 void emulator_set_nccl_windows(int kind);
 int emulator_nccl_windows(void);         // number of windows open at present, on all ranks
-int emulator_nccl_sums_in_windows(void); // number of bf16 sums so far whose memory is in windows, counted on every rank
+int emulator_nccl_sums_in_windows(void); // number of bf16 sums so far in window memory, once for each rank
 int emulator_nccl_sums_in_memory(void);  // number of bf16 sums in other memory
 
 // Makes this rank of every NCCL group fail from now on, and notifies the other ranks. -1: no rank.
@@ -80,8 +80,8 @@ void emulator_spin_nccl(bool on);
 
 // Returns how many connections NCCL has made so far. A rank makes one at its first call of each kind.
 int emulator_nccl_connections(void);
-// Returns how many calls and groups of calls so far were issued later than they were called. Only communicators that do
-// not block the host do this.
+// Returns how many calls and groups of calls so far returned ncclInProgress, to be issued later. This happens only on
+// communicators that do not block the host.
 int emulator_nccl_issued_later(void);
 
 #ifdef __cplusplus

@@ -37,11 +37,12 @@ struct address_counts *net_sockets_addresses(struct net_sockets *sockets);
 void net_sockets_expire(struct net_sockets *sockets, int64_t now_us);
 
 // Checks C-core's calls on `fd` from now on, until C-core closes `fd`. The socket takes ownership of `ssl` (NULL: plain
-// text) and of the address's place in the counts. Returns false, and takes nothing, if `fd` is out of range.
+// text) and of the connection that is counted for `address`, and uncounts it at its end. Returns false, and takes
+// nothing, if `fd` is out of range.
 bool net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl, const struct sockaddr_in6 *address);
 
-// Finds the socket of a call from the name that C-core gives to the call's peer. Returns NULL if the socket is closed.
-// The caller unreferences the socket.
+// Finds the socket that carries a call. `core_peer` is C-core's name for the call's peer. Returns NULL if the socket is
+// closed. The caller unreferences the socket.
 struct net_socket *net_socket_find(const char *core_peer);
 void net_socket_unref(struct net_socket *socket);             // NULL is allowed
 const char *net_socket_peer(const struct net_socket *socket); // address, for logs: "ipv4:127.0.0.1:1234"

@@ -14,7 +14,7 @@
 enum { TENANT_ROOM = 257 };
 
 struct message_job {
-    struct intake_job job;       // first: the pool's pointer is ours
+    struct intake_job job;       // first member: job_run() casts the pool's pointer
     struct grpc_message message; // with our reference of the call
     struct rpc_bytes bytes;
     char tenant[TENANT_ROOM];
@@ -87,7 +87,8 @@ enum status grpc_message_postpone(const struct grpc_message *message)
 
 void *grpc_message_unpack(const ProtobufCMessageDescriptor *type, const uint8_t *bytes, size_t size)
 {
-    enum { MEMORY_MAX = 16 << 20, TOKEN_BYTES = sizeof(uint32_t) }; // a packed token has at least one byte in `bytes`
+    // A packed token takes at least one byte in `bytes`, and TOKEN_BYTES unpacked.
+    enum { MEMORY_MAX = 16 << 20, TOKEN_BYTES = sizeof(uint32_t) };
     return proto_unpack(type, bytes, size, MEMORY_MAX + TOKEN_BYTES * size, NULL);
 }
 
