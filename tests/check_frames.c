@@ -313,6 +313,26 @@ START_TEST(resets_are_bounded)
 }
 END_TEST
 
+// The server ends several calls at once, and the client resets its side of each.
+START_TEST(every_ended_call_may_be_reset)
+{
+    piece = (size_t)_i;
+    greet();
+    for (uint32_t i = 0; i < MAX_CALLS; i++)
+        OK(call(2 * i + 1));
+    for (uint32_t i = 0; i < MAX_CALLS; i++)
+        sent(HEADERS_FRAME, END_STREAM, 2 * i + 1, 3);
+    for (uint32_t i = 0; i < MAX_CALLS; i++)
+        OK(frame(RST_STREAM, 0, 2 * i + 1, "\0\0\0\0", 4));
+    for (uint32_t i = MAX_CALLS; i < MAX_CALLS + RESETS; i++) {
+        OK(call(2 * i + 1));
+        OK(frame(RST_STREAM, 0, 2 * i + 1, "\0\0\0\0", 4));
+    }
+    OK(call(1001));
+    ck_assert_int_eq(frame(RST_STREAM, 0, 1001, "\0\0\0\0", 4), FRAMES_TOO_MANY_RESETS);
+}
+END_TEST
+
 static void expect_bad(int type, int flags, uint32_t id, const void *payload, size_t size)
 {
     greet();
@@ -330,6 +350,7 @@ START_TEST(malformed_frames_are_refused)
     expect_bad(HEADERS_FRAME, END_HEADERS, 0, "\x82", 1);
     expect_bad(HEADERS_FRAME, END_HEADERS | PADDED, 3, "\x05\x82", 2);
     expect_bad(HEADERS_FRAME, END_HEADERS | PADDED, 3, NULL, 0);
+    expect_bad(HEADERS_FRAME, END_HEADERS | PADDED, 3, "\x01\x82\0", 3); // C-core would read the padding as headers
     expect_bad(HEADERS_FRAME, END_HEADERS | WITH_PRIORITY, 3, zeros, 4);
     expect_bad(HEADERS_FRAME, END_HEADERS | WITH_PRIORITY | PADDED, 3, "\x01\0\0\0\0\0", 6);
     expect_bad(HEADERS_FRAME, END_HEADERS, 3, zeros, 16385);
@@ -450,6 +471,7 @@ SUITE("frames")
     LOOP(frames_that_carry_nothing_are_bounded, 0, 2);
     LOOP(empty_continuations_are_bounded, 0, 2);
     LOOP(resets_are_bounded, 0, 2);
+    LOOP(every_ended_call_may_be_reset, 0, 2);
     LOOP(malformed_frames_are_refused, 0, 2);
     LOOP(what_a_connection_holds_is_known, 0, 2);
     TEST(unfinished_parts_have_an_age);

@@ -60,6 +60,13 @@ static void empty_earn(struct frames *f)
     f->empty.left = f->empty.left + EMPTY_PER_USEFUL < max ? f->empty.left + EMPTY_PER_USEFUL : max;
 }
 
+// Adds the reset that the end of a call permits: a client may reset its side of a call that the server has ended. The
+// limit has room for the ends of all calls at once.
+static void reset_earn(struct frames *f)
+{
+    if (f->resets.left < (int64_t)f->limits->max_resets + f->limits->max_calls) f->resets.left++;
+}
+
 // --- the table of calls, with linear probing
 
 static uint32_t place_of(const struct frames *f, uint32_t id)
@@ -170,11 +177,11 @@ static enum frames_found call_open(struct frames *f, uint32_t id)
 }
 
 // Begins a header block. The block opens a call, ends the client's side of a call, or belongs to a call that the server
-// has ended meanwhile.
+// has ended meanwhile. Padding is refused: C-core ignores the flag and reads padding as headers.
 static enum frames_found headers_begin(struct frames *f)
 {
     enum frames_found found = FRAMES_OK;
-    if (f->in.id == 0) return FRAMES_BAD;
+    if (f->in.id == 0 || f->in.flags & PADDED) return FRAMES_BAD;
     struct frames_call *call = call_find(f, f->in.id);
     if (call && call->half_closed) return FRAMES_BAD;
     if (f->in.id > f->last_id)
@@ -184,10 +191,8 @@ static enum frames_found headers_begin(struct frames *f)
     f->block_id = f->in.id;
     f->block_ends = (f->in.flags & END_STREAM) != 0;
     f->skip = f->in.flags & HAS_PRIORITY ? 5 : 0;
-    f->pad_pending = (f->in.flags & PADDED) != 0;
     header_block_start(&f->headers);
-    if (f->in.left < f->skip + f->pad_pending) return FRAMES_BAD;
-    return found;
+    return f->in.left < f->skip ? FRAMES_BAD : found;
 }
 
 static enum frames_found block_end(struct frames *f)
@@ -205,13 +210,12 @@ static enum frames_found block_end(struct frames *f)
     return FRAMES_OK;
 }
 
-// Adds the frame's bytes up to its padding to the header block.
+// Adds the frame's bytes, without those to skip, to the header block.
 static enum frames_found block_add(struct frames *f, const uint8_t *bytes, size_t size)
 {
-    size_t end = f->in.left > f->pad ? f->in.left - f->pad : 0; // bytes of the frame before its padding
-    size_t n = size < end ? size : end, skipped = f->skip < n ? f->skip : n;
+    size_t skipped = f->skip < size ? f->skip : size;
     f->skip -= (uint32_t)skipped;
-    return headers_result(header_block_add(&f->headers, bytes + skipped, n - skipped));
+    return headers_result(header_block_add(&f->headers, bytes + skipped, size - skipped));
 }
 
 // --- the client's messages
@@ -413,7 +417,7 @@ void frames_send(struct frames *f, const uint8_t *bytes, size_t size)
         f->greeted = true;
         bool data = r->type == DATA || r->type == HEADERS;
         if (data || ((r->type == PING || r->type == SETTINGS) && !(r->flags & ACK))) empty_earn(f);
-        if (data && r->flags & END_STREAM && f->resets.left < f->limits->max_resets) f->resets.left++;
+        if (data && r->flags & END_STREAM) reset_earn(f);
         if (r->type == RST_STREAM || (data && r->flags & END_STREAM)) call_remove(f, r->id);
     }
 }

@@ -32,6 +32,7 @@ enum {
     EXPIRE_US = 1000000, // interval between checks for unfinished frames and handshakes
     PAUSE_US = 10000,    // while no descriptor is free
     REFUSED_LOG_US = 10000000,
+    HANDSHAKES_MAX = 512, // at once
 };
 
 // A connection that C-core does not have yet: it has sent nothing, or its TLS handshake is in progress.
@@ -42,6 +43,7 @@ struct waiting {
     int64_t until_us;
     SSL *ssl;       // NULL: no bytes have come, or plain text
     bool is_queued; // waits for the handshake of another connection of its address
+    bool is_ended;  // has been shut down to make room
 };
 
 struct net_listener {
@@ -62,7 +64,7 @@ struct net_listener {
     int64_t now_us, expire_due_us, log_due_us;
     uint64_t refused;
     struct waiting *oldest, *newest;
-    int n_waiting, n_queued;
+    int n_waiting, n_queued, n_handshakes;
     bool was_busy; // connections existed at the last check: their memory may be returned to the system
 };
 
@@ -110,6 +112,7 @@ static void waiting_unlink(struct net_listener *l, struct waiting *w)
 static void handshake_end(struct net_listener *l, const struct in6_addr *address)
 {
     address_counts_remove(l->handshaking, address);
+    l->n_handshakes--;
     for (struct waiting *w = l->oldest; w && l->n_queued; w = w->newer) {
         if (!w->is_queued || !address_counts_are_same(&w->address.sin6_addr, address)) continue;
         w->is_queued = false;
@@ -155,6 +158,21 @@ static void hand_over(struct net_listener *l, struct waiting *w)
 
 // --- handshakes
 
+// Ends the oldest handshake if there are HANDSHAKES_MAX. OpenSSL allocates up to 128 KiB for the first message of a
+// client, and a connection counts in a memory budget only after its handshake. The end raises an event, which frees the
+// connection: this turn may still hold an event of it.
+static void handshake_make_room(struct net_listener *l)
+{
+    if (l->n_handshakes < HANDSHAKES_MAX) return;
+    for (struct waiting *w = l->oldest; w; w = w->newer) {
+        if (!w->ssl || w->is_ended) continue;
+        refused_log(l, "the port has its maximum of TLS handshakes");
+        w->is_ended = true;
+        shutdown(w->fd, SHUT_RDWR);
+        return;
+    }
+}
+
 // Begins the TLS handshake. Returns false if another connection of the address is in its handshake (then `w` waits) or
 // memory is exhausted (then `w` is closed).
 static bool handshake_begin(struct net_listener *l, struct waiting *w)
@@ -165,6 +183,8 @@ static bool handshake_begin(struct net_listener *l, struct waiting *w)
         waiting_watch(l, w, EPOLL_CTL_MOD, 0);
         return false;
     }
+    handshake_make_room(l);
+    l->n_handshakes++;
     w->ssl = net_tls_accept(l->tls, w->fd);
     if (w->ssl) return true;
     handshake_end(l, &w->address.sin6_addr);

@@ -21,8 +21,9 @@
 
 enum { CONNECTIONS_MAX = 20000, CALLS_MAX = 16384, IDLE_MS = 120000, UNREAD_MS = 30000 };
 
-// Limits of a connection, no matter which SETTINGS its client acknowledges. If the client has acknowledged the limit of
-// NET_METADATA_BYTES, C-core refuses a call with larger headers. Otherwise call.c refuses it.
+// Limits of a connection, no matter which SETTINGS its client acknowledges. C-core has the same limit of headers, so
+// that it never drops a part of a header block: its table of headers would then differ from the client's. call.c
+// refuses calls with more than NET_METADATA_BYTES.
 enum {
     HEADER_BYTES_MAX = 2 * NET_METADATA_BYTES,
     HEADERS_MAX = 128,
@@ -213,7 +214,7 @@ static grpc_server *server_core_create(const struct rpc_server_options *options,
         net_arg("grpc.max_connection_idle_ms", options->idle_ms ? options->idle_ms : IDLE_MS),
         net_arg("grpc.server_handshake_timeout_ms", 10000),
         net_arg("grpc.max_concurrent_streams", max_calls(options)),
-        net_arg("grpc.max_metadata_size", NET_METADATA_BYTES),
+        net_arg("grpc.max_metadata_size", HEADER_BYTES_MAX),
         NET_NO_COMPRESSION_ARGS,
         net_arg("grpc.http2.min_ping_interval_without_data_ms", 1000),
         NET_KEEPALIVE_ARGS,
