@@ -98,12 +98,15 @@ static enum status drain_wait(const struct drain *drain, uint32_t running)
         Forepack__V1__DrainNodeResponse *m = NULL;
         enum status status = drain_ask(drain, &m);
         if (status == STATUS_NOT_FOUND) return STATUS_OK;
-        if (status != STATUS_OK && status != STATUS_EXHAUSTED) return status;
+        // The last call may have too little time left for an answer.
+        bool is_over = o.timeout_s && clock_now_us() - drain->start_us >= o.timeout_s * 1000000;
+        bool is_refused = status != STATUS_OK && status != STATUS_EXHAUSTED;
+        if (is_refused && !(is_over && status == STATUS_DEADLINE)) return status;
         if (m) {
             print_left(drain, m->running, &running);
             forepack__v1__drain_node_response__free_unpacked(m, NULL);
         }
-        if (o.timeout_s && clock_now_us() - drain->start_us >= o.timeout_s * 1000000)
+        if (is_over)
             return status_fail(STATUS_DEADLINE,
                                "%s still has %" PRIu32 " requests after %" PRId64 " s: it goes on draining",
                                drain->node_id, running, o.timeout_s);
