@@ -144,6 +144,18 @@ static ssize_t client_read(struct client *c, char *bytes, size_t size)
     return c->ssl ? SSL_read(c->ssl, bytes, (int)size) : recv(c->fd, bytes, size, 0);
 }
 
+// Reads until the bytes of `text` arrive.
+static void client_await(struct client *c, const char *text, size_t size)
+{
+    char bytes[4096];
+    size_t n = 0;
+    while (!memmem(bytes, n, text, size)) {
+        ssize_t more = client_read(c, bytes + n, sizeof bytes - n);
+        ck_assert_int_gt(more, 0);
+        n += (size_t)more;
+    }
+}
+
 // Reads until the server closes the connection. Returns true if its last frame is GOAWAY with `text`.
 static bool ends_with(struct client *c, const char *text)
 {
@@ -268,13 +280,7 @@ START_TEST(metadata_of_a_call_is_bounded)
     struct block b = block_of("/t/Wait");
     block_add(&b, "x", CALL_BYTES - 33 + 1, NULL);
     ck_assert(block_send(&c, &b, 1));
-    char bytes[4096];
-    size_t n = 0;
-    while (!memmem(bytes, n, "the metadata of a call has at most 8 KiB", 40)) {
-        ssize_t more = client_read(&c, bytes + n, sizeof bytes - n);
-        ck_assert_int_gt(more, 0);
-        n += (size_t)more;
-    }
+    client_await(&c, "the metadata of a call has at most 8 KiB", 40);
     ck_assert(is_served(&c));
     client_close(&c);
     server_close();
@@ -322,15 +328,9 @@ START_TEST(calls_one_after_another_are_not_bounded)
     server_open(_i, false);
     struct client c = client_open();
     for (uint32_t i = 0; i < 20 * CALLS; i++) {
-        char bytes[4096];
-        size_t n = 0;
         call_open(&c, "/t/Echo", 2 * i + 1);
         ck_assert(frame(&c, DATA, END_STREAM, 2 * i + 1, "\0\0\0\0\5hello", 10));
-        while (!memmem(bytes, n, "grpc-status", 11) && !memmem(bytes, n, "\0\0\0\0\5hello", 10)) {
-            ssize_t more = client_read(&c, bytes + n, sizeof bytes - n);
-            ck_assert_int_gt(more, 0);
-            n += (size_t)more;
-        }
+        client_await(&c, "\0\0\0\0\5hello", 10);
         ck_assert(is_served(&c));
     }
     client_close(&c);

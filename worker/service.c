@@ -172,7 +172,7 @@ static void grammar_compile(struct service *service, const struct sequence_reque
     grammar_compiler_add(service->compiler, request->id, spec, request->tokens + request->n_tokens - n, n);
 }
 
-// Gives matchers that are compiled to the sequences that wait for them. A sequence whose grammar failed is refused.
+// Gives each compiled matcher to the sequences that wait for it. Refuses a sequence whose grammar did not compile.
 static void receive_matchers(struct service *service)
 {
     struct grammar_compiled compiled;

@@ -77,3 +77,17 @@ void tls_pem_free(struct tls_pem *pem)
     free(pem->ca);
     *pem = (struct tls_pem){0};
 }
+
+void tls_server_options_set(SSL_CTX *context)
+{
+    static const unsigned char name[] = "forepack";
+    SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
+    SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE |
+                                     SSL_OP_IGNORE_UNEXPECTED_EOF);
+    // Idle connections release their buffers, 33 KiB each.
+    SSL_CTX_set_mode(context,
+                     SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF); // clients resume sessions with their tickets
+    SSL_CTX_set_session_id_context(context, name, sizeof name - 1);
+    SSL_CTX_set_num_tickets(context, 1);
+}

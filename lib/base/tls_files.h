@@ -2,7 +2,7 @@
 // Reads certificates, keys and authorities from PEM files, for gRPC and HTTP. Any thread.
 #pragma once
 
-#include <openssl/x509.h>
+#include <openssl/ssl.h>
 
 #include "lib/base/status.h"
 
@@ -15,5 +15,8 @@ struct tls_pem { // contents of the files; NULL if the path was NULL
 // INVALID; the error message names the file. On failure `pem` is empty.
 enum status tls_pem_read(const char *cert, const char *key, const char *ca, struct tls_pem *pem);
 void tls_pem_free(struct tls_pem *pem);
+// Sets the options that all ports share: TLS 1.2 or later, no renegotiation, one session ticket, and little memory for
+// idle connections.
+void tls_server_options_set(SSL_CTX *context);
 // Returns the first certificate of a text, or NULL if there is none. The caller frees it.
 X509 *tls_certificate_parse(const char *pem);

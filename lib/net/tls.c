@@ -89,16 +89,7 @@ static int choose_protocol(SSL *ssl, const unsigned char **chosen, unsigned char
 
 static void context_set_options(SSL_CTX *context)
 {
-    static const unsigned char name[] = "forepack";
-    SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
-    SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE |
-                                     SSL_OP_IGNORE_UNEXPECTED_EOF);
-    // Idle connections release their buffers, 33 KiB each.
-    SSL_CTX_set_mode(context,
-                     SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF);
-    SSL_CTX_set_session_id_context(context, name, sizeof name - 1);
-    SSL_CTX_set_num_tickets(context, 1);
+    tls_server_options_set(context);
     SSL_CTX_set_alpn_select_cb(context, choose_protocol, NULL);
 }
 

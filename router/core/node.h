@@ -14,7 +14,7 @@ struct node_health {
     int64_t ejected_until_us; // end of the ejection; 0: not ejected
     int ejections;            // number of ejections in a row
     int passes_admitted;      // sched.cost.passes when the node was last admitted after an ejection
-    int64_t missed_us;        // when the node got a request whose score then timed out; 0: no score timed out
+    int64_t missed_us;        // time at which the node received the request whose score timed out; 0: none
     int lost;                 // requests that the node was sent, has not answered and no longer counts (a fault)
     int64_t counted_us;       // the last time that `lost` was counted
     bool met;                 // true once health.c has handled the node as new

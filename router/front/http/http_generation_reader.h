@@ -5,7 +5,7 @@
 
 #include "router/front/http/http_generation.h"
 
-// An http_read_fn whose user is the struct parsed_message of the generation.
+// Reads the message of a generation. It is an http_read_fn, and its `user` is the struct parsed_message.
 void http_generation_read(const struct http_message *message);
 
 // Refuses the message with the error message of status_message(). `first` is the first answer that was created for the
