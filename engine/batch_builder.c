@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See batch_builder.h.
 #include "engine/batch_builder.h"
 
 #include <stdlib.h>

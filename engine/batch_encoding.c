@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See batch_encoding.h.
 #include "engine/batch_encoding.h"
 
 #include <string.h>

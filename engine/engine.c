@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See engine.h.
 #include "engine/engine.h"
 
 #include <inttypes.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See group.h.
 #include "engine/group.h"
 
 #include <pthread.h>

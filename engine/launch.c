@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See launch.h.
 #include "engine/launch.h"
 
 #include <stdbool.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See prefix_cache.h.
 #include "engine/prefix_cache.h"
 
 #include <string.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See sentences.h.
 #include "speculator/sentences.h"
 
 #include <stdbool.h>

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See service.h.
 #include "speculator/service.h"
 
 #include <stdlib.h>

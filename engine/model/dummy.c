@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See dummy.h.
 #include "engine/model/dummy.h"
 
 #include <stdlib.h>
