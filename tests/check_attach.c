@@ -47,7 +47,7 @@ START_TEST(the_same_process_replaces_its_lost_connection)
 }
 END_TEST
 
-// A node whose connection is dead without notice keeps its id until three heartbeats are missing.
+// A node whose connection dies without notice keeps its id until three heartbeats are missing.
 START_TEST(an_id_is_free_once_its_node_is_silent)
 {
     struct node_hello hello = fixture_hello(NODE_WORKER, "w"), again = hello;
@@ -96,7 +96,7 @@ START_TEST(nodes_of_a_role_compute_alike)
 }
 END_TEST
 
-// Each attach walks all nodes.
+// Each attach examines all nodes, so their number needs a bound.
 START_TEST(the_number_of_nodes_is_bounded)
 {
     enum { MOST = 4096 };

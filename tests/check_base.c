@@ -129,7 +129,7 @@ START_TEST(options_file_yields_to_flags)
 }
 END_TEST
 
-// Each line of `text` within `width` columns.
+// Checks that each line of `text` has at most `width` columns.
 static void ck_width(const char *text, size_t width)
 {
     for (const char *line = text; *line;) {
@@ -188,7 +188,7 @@ static void log_capture(void)
     close(fd);
 }
 
-// What was written since log_capture(); free() it.
+// Returns the text written since log_capture(). The caller frees it.
 static char *log_captured(void)
 {
     log_flush();
@@ -266,7 +266,8 @@ START_TEST(json_lines_carry_the_same_values)
 }
 END_TEST
 
-// Every length around the cut: still one line, valid JSON, marked as cut exactly when something is missing.
+// Lines of every length around the limit are one line and valid JSON. They are marked as cut exactly when something is
+// missing.
 START_TEST(cut_lines_stay_json)
 {
     static const char *const fillers[] = {"x", "\"", "\x01", "\xe2\x82\xac", "\xff"};
@@ -392,7 +393,7 @@ START_TEST(utf8_tail_is_what_more_bytes_could_complete)
 }
 END_TEST
 
-// A program that cannot read a file ends with exit code 2, for its supervisor not to start it again.
+// A program that cannot read a file ends with exit code 2, so that its supervisor does not start it again.
 START_TEST(files_that_cannot_be_opened_have_the_status_of_the_reason)
 {
     char *text;
@@ -434,7 +435,7 @@ START_TEST(a_long_text_is_cut_between_characters)
 }
 END_TEST
 
-// Whether this build traps allocations; without a sanitizer it does not.
+// Returns true if this build traps allocations. Builds without a sanitizer do not.
 static bool traps(void)
 {
     no_alloc_begin("this test");
@@ -540,7 +541,7 @@ START_TEST(processes_share_cores_socket_by_socket)
         ck_assert(CPU_ISSET(i, &mine));
         ck_assert(CPU_ISSET(i + FIRST_THREADS, &mine));
     }
-    for (int i = 0; i < 2; i++) { // a socket each
+    for (int i = 0; i < 2; i++) { // one socket each
         ck_assert(cores_share(&all, i, 2, &mine));
         for (int core = 0; core < 2 * FIRST_THREADS; core++)
             ck_assert_int_eq(CPU_ISSET(core, &mine) != 0, core % FIRST_THREADS / CORES == i);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The batch builder and the encoding in which batches are broadcast: layout, block tables, what is wanted of rows, a
-// round trip, and encodings that do not add up.
+// The batch builder and the encoding in which batches are broadcast: layout, block tables, the results wanted of rows,
+// a round trip, and inconsistent encodings.
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,7 +58,7 @@ START_TEST(rows_sequences_and_blocks_are_laid_out_in_order)
     struct batch_builder b;
     batch_builder_init(&b, &limits);
     check_layout(build(&b, true, true));
-    // A narrower pass afterwards: nothing of the wider one stays in its block table.
+    // A narrower pass follows: nothing of the wider pass stays in its block table.
     batch_builder_reset(&b);
     add_rows(&b, 2, 1, 3, 1);
     add_rows(&b, 0, 2, 17, 1);
@@ -141,7 +141,7 @@ START_TEST(an_encoded_batch_is_decoded_to_the_same_batch)
 }
 END_TEST
 
-// The message of a pass with one long sequence, in integers: the padded table alone would have 64 * 2048.
+// Sizes are numbers of integers. The padded table alone would have 64 * 2048.
 START_TEST(short_sequences_beside_a_long_one_send_their_own_blocks_only)
 {
     enum { SEQS = 64, LONG = 2048, SHORT = 8 };
@@ -182,7 +182,7 @@ START_TEST(counts_that_do_not_add_up_are_refused)
     for (int i = 0; i < 8; i++) {
         struct ragged_batch decoded;
         batch_encode(batch, encoded);
-        if (i == 5) continue; // the smoothing window takes part in no size
+        if (i == 5) continue; // the smoothing window changes no size
         encoded[i] = i == 6 ? 4 : encoded[i] + 1;
         ck_assert_int_eq(batch_decode(encoded, n, table, TABLE, &decoded), STATUS_INTERNAL);
         encoded[i] = -1;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core: the life of requests and nodes, step by step. Packing is tested in check_core_bins.c, random sequences
-// of events by the simulator.
+// router/core: the life of requests and nodes, step by step. check_core_bins.c tests packing, and the simulator tests
+// random sequences of events.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,7 +46,7 @@ static void ck_counts_up(const struct client *client, int n)
         ck_assert_int_eq(client->tokens[i], i);
 }
 
-// A client that requires speculation never gets an answer to the whole prompt.
+// A client that requires speculation never gets an answer from the whole prompt.
 START_TEST(a_required_score_is_refused_where_another_prompt_is_kept_whole)
 {
     worker("w");
@@ -198,7 +198,7 @@ START_TEST(each_skip_reason_has_its_condition)
     ck_assert_uint_eq(status.totals.degraded, 1);
     ck_assert_uint_eq(status.totals.skipped[SKIP_NO_NODE], 1);
     core_status_fini(&status);
-    // Over its context, including the entries of the look-ahead: the whole prompt is kept.
+    // The prompt and the look-ahead exceed the speculator's context: the whole prompt is kept.
     struct node_hello hello = fixture_hello(NODE_WORKER, "long");
     hello.context_tokens = 8192;
     hello.kv_blocks = 8192;
@@ -206,7 +206,7 @@ START_TEST(each_skip_reason_has_its_condition)
     struct client *fits = speculate(4096 - 7, 1), *too_long = speculate(4096 - 6, 1);
     ck_assert_int_eq(fits->r->state, REQUEST_SCORING);
     ck_assert_int_eq(too_long->r->skip, SKIP_TOO_LONG);
-    // Each reason is counted once it is certain, SKIP_NONE with the speculator's answer.
+    // A reason is counted when it is certain. SKIP_NONE is certain with the speculator's answer.
     fake_node_score(&f, s, enough, 0, 9);
     const uint64_t counts[SKIP_COUNT] = {[SKIP_NONE] = 1,  [SKIP_OFF] = 1,     [SKIP_KEEP_ALL] = 1,
                                          [SKIP_SHORT] = 1, [SKIP_NO_NODE] = 1, [SKIP_TOO_LONG] = 1};
@@ -347,7 +347,7 @@ START_TEST(score_calls_get_an_answer_or_a_reason)
     struct client *slow = score(4, false);
     fixture_advance(&f, 2 * SECOND);
     ck_ended(slow, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
-    // Its speculator is lost: another one answers; without another one it fails.
+    // If its speculator is lost, another one answers. Without another one the request fails.
     struct client *moved = score(4, false);
     struct fake_node *t = speculator("t");
     fixture_detach(&f, s);
@@ -458,7 +458,7 @@ START_TEST(cancel_works_in_every_state)
         ck_ended(all[i], FINISH_REASON_CANCELLED, STATUS_CANCELLED);
     ck_assert(!core_cancel(f.c, ready->number, f.now_us));
     ck_assert(!core_cancel(f.c, 1234567, f.now_us));
-    // By the client's id; its place in the bins can be used again.
+    // A request is aborted by the client's id. Its place in the bins can be used again.
     struct client *named = fixture_request(&f, 512, 4);
     named->r->id = mem_string("mine");
     named->r->spec.prefill.mode = PREFILL_OFF;
@@ -522,7 +522,7 @@ START_TEST(without_worker_groups_there_is_a_time_of_grace)
     w = worker("w");
     fixture_advance(&f, 4 * SECOND);
     ck_assert(fake_node_has(w, b));
-    // Overdue requests that had not been dispatched have it, too.
+    // Overdue requests that had not been dispatched also get this time.
     fixture_send(&f, 512, 4);
     struct client *waiting = fixture_send(&f, 512, 4);
     fixture_advance(&f, SECOND);
@@ -535,7 +535,7 @@ START_TEST(without_worker_groups_there_is_a_time_of_grace)
 }
 END_TEST
 
-// The time of grace begins when it leaves, however long it drains.
+// The time of grace begins when the group leaves, however long it drains.
 START_TEST(a_worker_group_that_drains_for_long_leaves_a_time_of_grace)
 {
     struct fake_node *w = worker("w");
@@ -895,7 +895,7 @@ START_TEST(a_pause_of_the_router_does_not_count_as_silence_of_the_nodes)
     core_tick(f.c, f.now_us);
     ck_assert(!w->lost);
     ck_assert(fake_node_has(w, a));
-    // Half a heartbeat before and the one that two ticks may be apart count as silence, the rest does not.
+    // Only half a heartbeat before the pause, and the longest time between two ticks, count as silence.
     fixture_advance(&f, 1500 * (int64_t)SECOND - 1);
     ck_assert(!w->lost);
     fixture_advance(&f, 1);

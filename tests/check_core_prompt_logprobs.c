@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core: log-probabilities of the prompt reach the client in order and before the first token, each once even
-// when the worker group is lost between them. A group that sends others is not believed.
+// router/core: log-probabilities of the prompt reach the client in order and before the first token. Each comes once,
+// even if the worker group is lost between two of them. Wrong ones are refused.
 #include <stdlib.h>
 
 #include "tests/core_fixture.h"
@@ -32,7 +32,7 @@ static struct client *put(void)
     return client;
 }
 
-// A step with the log-probabilities of n prompt tokens from `from` on, those of a prompt that starts with `first`.
+// Sends a step with the log-probabilities of n prompt tokens from `from` on. The prompt starts with token `first`.
 static void step(struct fake_node *node, struct client *client, int first, int from, int n, int n_tokens, bool ends)
 {
     if (ends) fake_node_forget(node, client->number);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/sched/cost: the coefficients of invented nodes are found from their reports, in any order.
+// router/sched/cost: the cost model finds the coefficients of invented nodes from their reports, in any order.
 #include "router/sched/cost.h"
 #include "tests/suite.h"
 
@@ -137,8 +137,8 @@ START_TEST(the_time_of_passes_of_one_size_is_attributed_to_rows)
 }
 END_TEST
 
-// The first passes are those of a prompt, so all time is attributed to rows, and a short pass takes many times what is
-// expected. Every length of pass must be known from a few passes of it.
+// The first passes compute a long prompt, so all time is attributed to rows. A short pass then takes many times the
+// expected time. The model must know the time of every size after a few passes of that size.
 START_TEST(short_passes_after_a_long_prompt_are_known_at_once)
 {
     const struct truth t = {2707, 3.929, 0.000113};
@@ -179,7 +179,7 @@ START_TEST(a_computed_prompt_makes_its_length_known)
     cost_prompt_done(&m, -1, now_us + 300000000);
     ck_assert(cost_knows(&m, 4000, now_us + 599000000));
     ck_assert(!cost_knows(&m, 4000, now_us + 601000000));
-    cost_prompt_done(&m, 100, now_us + 601000000); // this is the longest prompt of late now
+    cost_prompt_done(&m, 100, now_us + 601000000); // now this is the longest recent prompt
     ck_assert(cost_knows(&m, 400, now_us + 601000000));
     ck_assert(!cost_knows(&m, 401, now_us + 601000000));
 }

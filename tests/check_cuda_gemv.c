@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gemms of few rows (kernels/cuda/gemv.cu), on an emulated GPU or a GPU: results against sums in double precision, at
-// odd shapes, in every mode; a row has the same bits beside any other rows; nothing behind the outputs is written.
+// odd shapes, in every mode; a row has the same bits with any other rows; nothing after the outputs is written.
 // check_cuda_fp8 covers FP8 weights.
 #include <math.h>
 
@@ -9,7 +9,7 @@
 #include "tests/cuda_fixture.h"
 #include "tests/suite.h"
 
-// Outputs and columns: a tile and less, no multiples of it, one stage and several for each warp.
+// Outputs and columns: a tile, less, and no multiple of a tile; one stage and several stages for each warp.
 static const struct {
     int n, k;
 } sizes[] = {{2, 1}, {16, 16}, {34, 40}, {130, 257}, {26, 1304}};
@@ -80,7 +80,7 @@ static void check_linear(enum linear_mode mode, bool biased, int rows)
     free(got);
 }
 
-// read_activation reads all columns, or some of them.
+// `columns` is the width of the tensor: read_activation reads all columns or some of them.
 static void check_activations(enum linear_mode mode, int columns, int rows)
 {
     struct tensor *out = make_tensor(it.b, TENSOR_ACTIVATION, MAX_ROWS, columns);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of kernels/cuda/rows.cu at odd widths, on an emulated GPU: their results, and that they write nothing
-// else.
+// else to memory.
 #include <math.h>
 
 #include "kernels/convert.h"
@@ -39,7 +39,7 @@ static uint16_t *bf16_of(const float *values, size_t n)
     return halves;
 }
 
-// Checks ROWS rows of `stride`: the first n columns equal `want` within `relative`, the others are unchanged.
+// Checks ROWS rows of `stride` values: the first n columns equal `want` within `relative`, the others are unchanged.
 static void check_bf16(const uint16_t *got, const double *want, int n, int stride, double relative)
 {
     for (int r = 0; r < ROWS; r++)
@@ -198,7 +198,7 @@ START_TEST(swiglu_reads_both_halves_of_a_row)
 }
 END_TEST
 
-// Bytes and scales have the bits that convert.h defines.
+// Bytes and scales have the bits that convert.h defines for them.
 START_TEST(rows_are_quantised_as_convert_h_defines)
 {
     const int n = widths[_i], stride = cuda_stride(n);
@@ -273,7 +273,8 @@ START_TEST(swiglu_to_fp8_is_swiglu_and_quantisation)
 }
 END_TEST
 
-// The bits of launch_rmsnorm and then launch_quantise_rows or launch_quantise_blocks, with zeros behind the row.
+// The bits are those of launch_rmsnorm followed by launch_quantise_rows or launch_quantise_blocks, with zeros after the
+// row.
 START_TEST(rmsnorm_to_fp8_is_rmsnorm_and_quantisation)
 {
     const int n = widths[_i], stride = cuda_stride(n), blocks = (stride + FP8_BLOCK - 1) / FP8_BLOCK;

@@ -10,8 +10,9 @@
 #include "tests/cuda_fixture.h"
 #include "tests/suite.h"
 
-// Outputs and columns: less than a tile, tiles of 16, 32 and 64 outputs and no multiples of them, several tiles for a
-// thread block of the 4 of an emulated GPU; no column for most warps, one step and several, more than the ring holds.
+// Outputs: less than a tile, tiles of 16, 32 and 64 outputs, no multiples of them, and several tiles for each of the 4
+// thread blocks of an emulated GPU. Columns: none for most warps, one step, several steps, and more than the ring
+// holds.
 static const struct {
     int n, k;
 } sizes[] = {{2, 1}, {16, 64}, {34, 40}, {130, 257}, {66, 1304}, {1030, 136}, {602, 2056}};
@@ -89,7 +90,7 @@ static void check_linear(enum linear_mode mode, bool biased, int rows)
     free(got);
 }
 
-// read_activation reads all columns, or some of them.
+// `columns` is the width of the tensor: read_activation reads all columns or some of them.
 static void check_activations(enum linear_mode mode, int columns, int rows)
 {
     struct tensor *out = make_tensor(it.b, TENSOR_ACTIVATION, MAX_ROWS, columns);
@@ -120,7 +121,7 @@ START_TEST(results_are_those_of_sums_in_double_precision)
 }
 END_TEST
 
-// The sizes choose blocks of 64, 32 and 16 outputs on a GPU; 34 outputs also on the emulated one.
+// On a GPU the sizes lead to blocks of 64, 32 and 16 outputs. The emulated GPU also runs 34 outputs.
 START_TEST(a_row_has_the_same_bits_with_any_others)
 {
     bench_open(sizes[_i].n, sizes[_i].k);
