@@ -6,12 +6,13 @@
 #include <string.h>
 
 #include "engine/start_costs.h"
+#include "tests/cuda_here.h"
 #include "tests/model_fixture.h"
 #include "tests/suite.h"
 
 static struct engine *engine_of(const char *dir, const char *backend, struct comm **comm_p)
 {
-    struct model_options options = options_for(dir, backend, "auto");
+    struct model_options options = options_for(dir, backend, "bf16");
     struct engine *engine;
     options.max_rows = options.max_logit_rows = 128;
     options.n_kv_blocks = 32;
@@ -38,11 +39,13 @@ static const struct {
     {"cpu", {128, 20, true, INT64_MAX / 8}, 2, 20},
     {"cpu", {1, 1, true, INT64_MAX / 8}, 2, 1},
     {"reference", {128, 512, true, INT64_MAX / 8}, 4, 128},
+    {"cuda", {128, 512, true, 0}, 3, 64},
 };
 
 START_TEST(measured_passes_are_possible_and_within_the_limits)
 {
     const struct start_limits *limits = &cases[_i].limits;
+    if (strcmp(cases[_i].backend, "cuda") == 0 && !cuda_is_here()) return;
     struct tiny_model spec = tiny_model_spec("llama3");
     char *dir = tiny_model_temp(&spec);
     struct comm *comm;
