@@ -20,6 +20,17 @@ struct measurement {
     struct start_costs *costs;
 };
 
+// Sets the blocks of a pass. Cached entries are those that an earlier pass of as many rows wrote, again and again:
+// writing them all would take too long.
+static int blocks_set(struct measurement *m, int rows, int cached)
+{
+    const int n_cached = cached / KV_BLOCK_TOKENS, written = rows / KV_BLOCK_TOKENS;
+    const int n = (cached + rows + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
+    for (int i = 0; i < n; i++)
+        m->blocks[i] = !cached ? i : i < n_cached ? i % written : written + i - n_cached;
+    return n;
+}
+
 static enum status pass_run(struct measurement *m, int rows, int cached, int layers, int64_t *us_p)
 {
     const int32_t row_start[2] = {0, rows}, kv_len[1] = {cached}, last[1] = {rows - 1}, keys[1] = {cached + rows};
@@ -30,7 +41,7 @@ static enum status pass_run(struct measurement *m, int rows, int cached, int lay
                                        .row_start = row_start,
                                        .kv_len = kv_len,
                                        .block_table = m->blocks,
-                                       .max_blocks = (cached + rows + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS,
+                                       .max_blocks = blocks_set(m, rows, cached),
                                        .n_logit_rows = 1,
                                        .logit_row = last,
                                        .n_importance_rows = m->limits->importance,
@@ -82,12 +93,14 @@ static enum status passes_measure(struct measurement *m)
     TRY(pass_measure(m, 1, 0, 0, &m->rest_us));
     TRY(layer_measure(m, 1, 0, &us));
     if (whole_us < m->costs->passes[0].us) m->costs->passes[0].us = whole_us;
-    if (rows < m->entries) TRY(layer_measure(m, rows, m->entries - rows, &us));
-    for (;;) {
-        TRY(layer_measure(m, rows, 0, &us));
-        if (rows == most || rows >= ROWS_MAX || m->spent_us + 5 * us > m->limits->us) return STATUS_OK;
+    TRY(layer_measure(m, rows, 0, &us));
+    const int cached = (m->entries - rows) / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS;
+    if (rows >= KV_BLOCK_TOKENS && cached >= rows) TRY(layer_measure(m, rows, cached, &us));
+    while (rows < most && rows < ROWS_MAX && m->spent_us + 5 * us <= m->limits->us) {
         rows = 4 * rows < most ? 4 * rows : most;
+        TRY(layer_measure(m, rows, 0, &us));
     }
+    return STATUS_OK;
 }
 
 enum status start_costs_measure(struct engine *e, const struct start_limits *limits, struct start_costs *costs_p)
@@ -103,7 +116,7 @@ enum status start_costs_measure(struct engine *e, const struct start_limits *lim
                             .blocks = mem_alloc_array((size_t)entries, sizeof *m.blocks),
                             .costs = &costs};
     for (int i = 0; i < entries; i++)
-        m.position[i] = m.blocks[i] = i;
+        m.position[i] = i;
     enum status status = passes_measure(&m);
     free(m.token);
     free(m.position);
