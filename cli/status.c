@@ -218,12 +218,8 @@ static void print_node(const Forepack__V1__NodeInfo *n, int name_width)
 static void print_cost(const Forepack__V1__NodeInfo *n, int name_width)
 {
     print_name(n, name_width);
-    if (n->pass_fixed_us + n->pass_row_us + n->pass_pair_us > 0) {
-        printf("%.0f us + %.3g us per row + %.3g us per attention pair\n", n->pass_fixed_us, n->pass_row_us,
-               n->pass_pair_us);
-    } else {
-        printf("not measured yet\n");
-    }
+    printf("%.0f us + %.3g us per row + %.3g us per attention pair\n", n->pass_fixed_us, n->pass_row_us,
+           n->pass_pair_us);
 }
 
 static void print_calibration(const Forepack__V1__NodeInfo *n, int name_width)

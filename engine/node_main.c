@@ -8,12 +8,16 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/start_costs.h"
 #include "engine/start_signals.h"
+#include "lib/base/clock.h"
 #include "lib/base/descriptors.h"
 #include "lib/base/log.h"
 #include "lib/base/log_writer.h"
 #include "lib/base/mem.h"
 #include "lib/base/version.h"
+
+enum { MEASURING_US = 40000 }; // least time for the passes that are measured at the start
 
 bool node_has_random_weights(const struct node_options *options)
 {
@@ -130,12 +134,36 @@ static bool wants_bf16_sums(const struct node_options *options)
     return strcmp(options->allreduce_dtype, "bf16") == 0;
 }
 
-// Runs a dummy row through all ranks, so that a node that cannot compute fails before it receives work.
-static enum status run_warm_up_batch(struct engine *engine)
+// Runs a few passes through all ranks, so that a node that cannot compute fails before it receives work, and adds their
+// times to the Hello. loading_us: time that opening the model took.
+static enum status measure_costs(const struct node_program *program, struct engine *engine, int64_t loading_us,
+                                 Forepack__Cluster__V1__Hello *hello)
 {
-    const struct ragged_batch batch = ragged_warm_up_batch();
-    struct forward_result result;
-    return engine_forward(engine, &batch, &result);
+    static Forepack__Cluster__V1__MeasuredPass messages[START_PASSES_MAX], *list[START_PASSES_MAX];
+    const struct node_limits node = node_limits_get(program->common, engine_model(engine));
+    const struct start_limits limits = {
+        .rows = node.token_budget,
+        .entries = node.context_tokens,
+        .importance = program->role == FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR,
+        .us = loading_us / 50 > MEASURING_US ? loading_us / 50 : MEASURING_US,
+    };
+    struct start_costs costs;
+    const int64_t begun_us = clock_now_us();
+    TRY(start_costs_measure(engine, &limits, &costs));
+    for (int i = 0; i < costs.n; i++) {
+        const struct start_pass *pass = &costs.passes[i];
+        list[i] = &messages[i];
+        *list[i] = (Forepack__Cluster__V1__MeasuredPass)FOREPACK__CLUSTER__V1__MEASURED_PASS__INIT;
+        list[i]->rows = (uint32_t)pass->rows;
+        list[i]->pairs = (uint64_t)pass->pairs;
+        list[i]->us = pass->us < UINT32_MAX ? (uint32_t)pass->us : UINT32_MAX;
+    }
+    hello->measured = list;
+    hello->n_measured = (size_t)costs.n;
+    log_event(LOG_INFO, "costs_measured", LOG_FIELD("passes", costs.n),
+              LOG_FIELD("longest_rows", costs.passes[costs.n - 1].rows),
+              LOG_MS("longest_ms", costs.passes[costs.n - 1].us), LOG_MS("ms", clock_now_us() - begun_us));
+    return STATUS_OK;
 }
 
 static void log_ready(const struct node_program *program, const struct model *model, const struct comm *comm,
@@ -290,7 +318,7 @@ static int serve_router(struct group_of_node *group, const struct tokenizer *tok
 }
 
 static int run_leader(const struct node_program *program, struct engine *engine, const struct tokenizer *tokenizer,
-                      struct comm *comm, bool sends_bf16)
+                      struct comm *comm, bool sends_bf16, int64_t loading_us)
 {
     Forepack__Cluster__V1__Hello hello;
     struct group_of_node group;
@@ -298,12 +326,12 @@ static int run_leader(const struct node_program *program, struct engine *engine,
     if (wants_bf16_sums(program->common) && !sends_bf16 && !model_capabilities(model)->device_collectives)
         log_event(LOG_INFO, "allreduce_dtype_ignored", LOG_FIELD("allreduce_dtype", "bf16"),
                   LOG_FIELD("reason", "all ranks run on one host and share memory"));
-    enum status status = run_warm_up_batch(engine);
+    node_hello_fill(&hello, program->common, model, tokenizer, comm, program->role);
+    enum status status = measure_costs(program, engine, loading_us, &hello);
     if (status != STATUS_OK) {
         report_failure(program, status);
         group_abort(comm, 1);
     }
-    node_hello_fill(&hello, program->common, model, tokenizer, comm, program->role);
     if (program->describe) status = program->describe(&hello);
     if (status != STATUS_OK) return report_failure(program, status);
     group_of_node_init(&group, program, engine, comm);
@@ -355,10 +383,13 @@ static int run_engine(const struct node_program *program, const struct tokenizer
     struct engine *engine;
     struct model_options model = node_model_options(program->common);
     if (program->logit_rows) model.max_logit_rows = program->logit_rows(model.max_seqs, model.max_rows);
+    const int64_t begun_us = clock_now_us();
     enum status status = engine_open(&model, comm, &engine);
+    const int64_t loading_us = clock_now_us() - begun_us;
     if (status != STATUS_OK) return report_failure(program, status);
     watch_gpu(program->common, engine);
-    int code = comm->rank ? run_follower(engine, comm) : run_leader(program, engine, tokenizer, comm, sends_bf16);
+    int code =
+        comm->rank ? run_follower(engine, comm) : run_leader(program, engine, tokenizer, comm, sends_bf16, loading_us);
     engine_close(engine);
     return code;
 }

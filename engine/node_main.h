@@ -161,12 +161,12 @@ struct node_program {
     // Adds this program's fields to the leader's Hello, which is otherwise complete. May be NULL.
     enum status (*describe)(Forepack__Cluster__V1__Hello *hello);
     // Serves on the leader: handles events from node_next() until the node has to end. The model is open and has run
-    // its warm-up batch, and the node attaches in the background. Meanwhile, followers run engine_follow().
+    // the passes of start_costs.h, and the node attaches in the background. Meanwhile, followers run engine_follow().
     enum node_end (*serve)(struct engine *engine, const struct tokenizer *tokenizer, struct node *node,
                            const struct node_limits *limits);
 };
 
 // Blocks signals, parses the options and joins the MPI job. Opens the tokenizer on the leader and the model on every
-// rank, and runs the warm-up batch. Then attaches to the router and serves. Returns the exit code of the process: 0 for
+// rank, and measures a few passes. Then attaches to the router and serves. Returns the exit code of the process: 0 for
 // success, 1 for a failure, 2 for wrong usage or configuration.
 int node_main(const struct node_program *program, int argc, char **argv);

@@ -54,6 +54,9 @@ struct ragged_batch {
     const int32_t *importance_row;  // [P] ascending
     const int32_t *importance_keys; // [P] prompt length of the row's sequence, at most the entries that the row sees
     int smoothing_window;           // odd width of the centred average along the prompt; 1: no smoothing
+
+    // The pass leaves out this many of the last layers, so its results are useless. Only for measurements of time.
+    int skipped_layers;
 };
 
 // Returns the dummy warm-up batch: one row with token 0, written to KV block 0. Run it before sequences hold blocks.

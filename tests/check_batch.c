@@ -121,7 +121,9 @@ START_TEST(an_encoded_batch_is_decoded_to_the_same_batch)
     struct batch_builder b;
     batch_builder_init(&b, &limits);
     for (int kind = 0; kind < 4; kind++) {
-        const struct ragged_batch *batch = build(&b, kind & 1, kind & 2);
+        struct ragged_batch *batch = &b.batch;
+        build(&b, kind & 1, kind & 2);
+        batch->skipped_layers = kind;
         size_t n = batch_encoded_ints(batch);
         ck_assert_uint_le(n, batch_encoded_ints_max(limits.rows, limits.seqs, limits.seq_blocks));
         int32_t *encoded = malloc(n * sizeof *encoded);
@@ -132,6 +134,7 @@ START_TEST(an_encoded_batch_is_decoded_to_the_same_batch)
         ck_assert_int_eq(decoded.n_logit_rows, batch->n_logit_rows);
         ck_assert_mem_eq(decoded.logit_row, batch->logit_row, (size_t)batch->n_logit_rows * sizeof(int32_t));
         ck_assert_int_eq(decoded.n_unread_rows, batch->n_unread_rows);
+        ck_assert_int_eq(decoded.skipped_layers, kind);
         ck_assert_int_eq(!decoded.sampling, !batch->sampling);
         if (decoded.sampling)
             ck_assert_mem_eq(decoded.sampling, batch->sampling, (size_t)batch->n_logit_rows * sizeof *batch->sampling);
@@ -160,7 +163,7 @@ START_TEST(short_sequences_beside_a_long_one_send_their_own_blocks_only)
     }
     const struct ragged_batch *batch = batch_builder_finish(&b);
     size_t n = batch_encoded_ints(batch), of_table = LONG + (SEQS - 1) * SHORT;
-    ck_assert_uint_eq(n, 8 + 2 * SEQS + (SEQS + 1) + SEQS + of_table + SEQS);
+    ck_assert_uint_eq(n, 10 + 2 * SEQS + (SEQS + 1) + SEQS + of_table + SEQS);
     int32_t *encoded = malloc(n * sizeof *encoded);
     batch_encode(batch, encoded);
     struct ragged_batch decoded;
@@ -179,11 +182,11 @@ START_TEST(counts_that_do_not_add_up_are_refused)
     const struct ragged_batch *batch = build(&b, true, true);
     size_t n = batch_encoded_ints(batch);
     int32_t *encoded = malloc(n * sizeof *encoded);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 9; i++) {
         struct ragged_batch decoded;
         batch_encode(batch, encoded);
         if (i == 5) continue; // the smoothing window changes no size
-        encoded[i] = i == 6 ? 4 : encoded[i] + 1;
+        encoded[i] = i == 6 ? 2 : i == 7 ? batch->n_logit_rows + 1 : encoded[i] + 1;
         ck_assert_int_eq(batch_decode(encoded, n, table, TABLE, &decoded), STATUS_INTERNAL);
         encoded[i] = -1;
         ck_assert_int_eq(batch_decode(encoded, n, table, TABLE, &decoded), STATUS_INTERNAL);

@@ -133,6 +133,69 @@ START_TEST(a_prompt_is_speculated_if_its_first_token_comes_sooner)
 }
 END_TEST
 
+// Attaches a node that has measured passes at its start.
+static void attach_measured(enum node_role role, const struct truth *t)
+{
+    static const struct pass_cost passes[] = {
+        {1, 1, 0, false}, {64, 64 * 960 + 64 * 65 / 2, 0, false}, {64, 64 * 65 / 2, 0, false}};
+    struct node_hello hello = fixture_hello(role, role == NODE_WORKER ? "w" : "s");
+    hello.n_measured = 3;
+    for (int i = 0; i < 3; i++) {
+        const struct pass_cost *p = &passes[i];
+        hello.measured[i] = *p;
+        hello.measured[i].us =
+            (int64_t)(t->fixed_us + t->row_us * (double)p->rows + t->pair_us * (double)p->pairs + 0.5);
+    }
+    fixture_attach(&f, &hello);
+}
+
+// The demo models on two cores without AMX.
+static const struct truth demo_main = {400, 50, 0.02}, demo_speculator = {150, 3, 0.006};
+
+START_TEST(the_first_requests_of_a_new_cluster_are_predicted_and_pruned)
+{
+    f.options.min_tokens = 1;
+    attach_measured(NODE_WORKER, &demo_main);
+    attach_measured(NODE_SPECULATOR, &demo_speculator);
+    struct core_status status = fixture_status(&f);
+    for (int i = 0; i < status.n_nodes; i++)
+        ck_assert_double_gt(status.nodes[i].pass_row_us, 0);
+    core_status_fini(&status);
+    for (int i = 0; i < 8; i++) {
+        struct client *client = fixture_request(&f, 975 + i, 4);
+        client->r->spec.prefill.mode = PREFILL_AUTO;
+        client->r->spec.prefill.keep_rate = 0.3;
+        fixture_submit(&f, client);
+        ck_assert_int_eq(client->r->state, REQUEST_SCORING);
+        ck_assert_double_gt(client->r->predicted.pruned_us, 0);
+        ck_assert_double_lt(client->r->predicted.pruned_us, 0.75 * client->r->predicted.whole_us);
+        cancel(client);
+    }
+}
+END_TEST
+
+START_TEST(the_first_request_of_a_new_cluster_is_kept_whole_if_that_is_faster)
+{
+    attach_measured(NODE_WORKER, &demo_speculator);
+    attach_measured(NODE_SPECULATOR, &demo_main);
+    struct client *client = submit(975, PREFILL_AUTO, 0);
+    ck_assert_int_eq(client->r->skip, SKIP_COST);
+    ck_assert_double_gt(client->r->predicted.pruned_us, client->r->predicted.whole_us);
+}
+END_TEST
+
+START_TEST(measured_passes_that_no_node_can_have_teach_nothing)
+{
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    const struct pass_cost passes[] = {{0, 0, 5, false},  {8, 7, 5, false},    {513, 513 * 257, 5, false},
+                                       {8, 36, 0, false}, {1, 5000, 5, false}, {1, INT64_MAX, 5, false}};
+    memcpy(hello.measured, passes, sizeof passes);
+    hello.n_measured = sizeof passes / sizeof *passes;
+    struct fake_node *node = fixture_attach(&f, &hello);
+    ck_assert_int_eq(node->node->sched.cost.passes, 0);
+}
+END_TEST
+
 static const struct truth main_model = {1000, 100, 0}, small_model = {200, 10, 0};
 
 static struct prefill_prediction predicted(enum prefill_mode mode)
@@ -589,6 +652,9 @@ SUITE("core_cost")
 {
     FIXTURE(setup, teardown);
     EACH(a_prompt_is_speculated_if_its_first_token_comes_sooner, pairs_of_nodes);
+    TEST(the_first_requests_of_a_new_cluster_are_predicted_and_pruned);
+    TEST(the_first_request_of_a_new_cluster_is_kept_whole_if_that_is_faster);
+    TEST(measured_passes_that_no_node_can_have_teach_nothing);
     TEST(a_request_has_both_predicted_times_if_they_were_compared);
     TEST(waiting_for_a_speculator_counts_and_so_does_waiting_for_a_worker_group);
     TEST(a_group_without_blocks_for_the_whole_prompt_does_not_keep_it_whole);

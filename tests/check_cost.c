@@ -255,6 +255,25 @@ START_TEST(the_noise_of_passes_is_measured)
 }
 END_TEST
 
+START_TEST(costs_are_known_from_the_passes_of_a_start)
+{
+    const struct truth t = {2000, 50, 0.002};
+    struct cost_pass passes[] = {{1, 1, 0}, {64, 64 * 1984 + 64 * 65 / 2, 0}, {64, 64 * 65 / 2, 0}};
+    for (int i = 0; i < 3; i++)
+        passes[i].us = (int64_t)true_us(&t, (double)passes[i].rows, (double)passes[i].pairs);
+    cost_begin(&m, passes, 3, now_us);
+    ck_assert(cost_knows(&m, 4 * 2000, now_us)); // the second pass is the end of a prompt of 2,048 tokens
+    ck_assert(!cost_knows(&m, 5 * 2048, now_us));
+    ck_predicts(&t, 64, 0, 0.05);
+    ck_predicts(&t, 1024, 0, 0.1);
+    mixed_passes(&t, 100, 0);
+    ck_predicts(&t, 1024, 0, 0.01);
+    m = (struct cost_model){0};
+    cost_begin(&m, NULL, 0, now_us);
+    ck_assert(!cost_knows(&m, 1, now_us));
+}
+END_TEST
+
 SUITE("cost")
 {
     FIXTURE(setup, NULL);
@@ -269,4 +288,5 @@ SUITE("cost")
     TEST(unknown_sizes_are_reported_as_unknown);
     TEST(varying_times_are_predicted_by_their_mean);
     TEST(the_noise_of_passes_is_measured);
+    TEST(costs_are_known_from_the_passes_of_a_start);
 }

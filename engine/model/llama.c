@@ -203,6 +203,9 @@ static enum status check_batch(const struct model *m, const struct ragged_batch 
         if (batch->token[t] < 0 || batch->token[t] >= m->config.vocab_size || batch->position[t] < 0)
             return status_fail(STATUS_INTERNAL, "ragged batch: row %d has token %d of %d at position %d", t,
                                (int)batch->token[t], m->config.vocab_size, (int)batch->position[t]);
+    if (batch->skipped_layers < 0 || batch->skipped_layers > m->config.n_layers)
+        return status_fail(STATUS_INTERNAL, "ragged batch: %d of %d layers are left out", batch->skipped_layers,
+                           m->config.n_layers);
     if (batch->n_logit_rows < 0 || batch->n_logit_rows > m->max_logit_rows)
         return status_fail(STATUS_INTERNAL, "ragged batch: %d logit rows; room for %d", batch->n_logit_rows,
                            m->max_logit_rows);
@@ -223,7 +226,7 @@ enum status model_forward(struct model *m, const struct ragged_batch *batch, str
                               .context = &call,
                               .stage = forward_stage,
                               .logits = forward_logits,
-                              .n_stages = 1 + 2 * m->config.n_layers,
+                              .n_stages = 1 + 2 * (m->config.n_layers - batch->skipped_layers),
                               .max_logit_rows = m->max_logit_rows};
     TRY(m->backend->ops->run_pass(m->backend, &pass));
     *result = (struct forward_result){0};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The arithmetic of the CPU backend, as one table of kernels for each instruction set level. kernels.c is compiled once
-// for each level with the compiler flags of that level, and exports only its table. The backend uses the highest level
+// for each level with the compiler flags of that level, and exports only its table. The backend uses the fastest level
 // of the machine. Kernels run on the calling thread, allocate nothing and know nothing of threads or batches.
 //
 // Words. Weights, activations and keys are arrays of 32-bit words along K, the dimension that is summed over. A word
@@ -280,7 +280,7 @@ struct cpu_isa {
 
 // Returns NULL if the build or the machine lacks this level.
 const struct cpu_isa *cpu_isa_at(enum cpu_isa_level level);
-// Returns the highest level of this machine.
+// Returns the level that is fastest on this machine, usually its highest.
 const struct cpu_isa *cpu_isa_best(void);
 // For tests: makes backends opened afterwards use this level. Not thread-safe.
 void cpu_isa_prefer(const struct cpu_isa *isa);

@@ -310,9 +310,17 @@ INLINE vec vec_round(vec x)
     return x + 12582912.f - 12582912.f;
 }
 
+#if defined(__AVX512F__)
+// Returns the lanes whose power of 2 is not subnormal, or NaN. A subnormal result takes scalef over a hundred cycles.
+INLINE __mmask16 vec_normal_exp2(vec x)
+{
+    return _mm512_cmp_ps_mask(x, vec_set(-126.f), _CMP_NLT_UQ);
+}
+#endif
+
 // Computes x[i] = 2^x[i] for n vectors, with a relative error of 1e-7, by a polynomial of degree 5 around the nearest
-// integer. Exact for integers. Valid up to 127. The result is 0 for -infinity (and below -126 without the scalef
-// instruction). NaN stays NaN. Several vectors are computed together to hide the latency of each step.
+// integer. Exact for integers. Valid up to 127. The result is 0 below -126. NaN stays NaN. Several vectors are computed
+// together to hide the latency of each step.
 INLINE void vec_exp2(vec *x, const int n)
 {
     const float c[] = {1.326472580e-03f, 9.671512743e-03f, 5.550733748e-02f, 2.402224208e-01f, 6.931469776e-01f, 1};
@@ -335,7 +343,7 @@ INLINE void vec_exp2(vec *x, const int n)
 #pragma GCC unroll 16
     for (int i = 0; i < n; i++) {
 #if defined(__AVX512DQ__)
-        x[i] = _mm512_scalef_ps(y[i], x[i] - r[i]);
+        x[i] = _mm512_maskz_scalef_ps(vec_normal_exp2(x[i]), y[i], x[i] - r[i]);
 #else
         const vec shift = vec_set(12582912.f); // as in vec_exp
         vec shifted = vec_max(vec_set(-126.f), x[i]) + shift;
@@ -356,12 +364,11 @@ INLINE vec vec_fraction(vec x)
 #endif
 }
 
-// Returns y times 2 to the largest integer that is not above x. Valid up to 127. Below -126 it is 0 without the scalef
-// instruction.
+// Returns y times 2 to the largest integer that is not above x. Valid up to 127. The result is 0 below -126.
 INLINE vec vec_scale_exp2(vec y, vec x)
 {
 #if defined(__AVX512F__)
-    return _mm512_scalef_ps(y, x);
+    return _mm512_maskz_scalef_ps(vec_normal_exp2(x), y, x);
 #else
     vec clamped = vec_max(vec_set(-127.f), x);
     vec_word exponent = ((vec_word)(clamped - vec_fraction(clamped) + 12582912.f) - 0x4b400000u + 127u) << 23;

@@ -34,6 +34,14 @@ struct node_calibration {
     int look_ahead, chunk_tokens, pool_window, tail_tokens;
 };
 
+// A pass as the node reports it: the time of `rows` rows with `pairs` attention pairs.
+struct pass_cost {
+    int64_t rows, pairs, us;
+    bool has_prompts; // true if some rows belong to prompts; worker groups only
+};
+
+enum { NODE_MEASURED_MAX = 16 };
+
 // A node's description of itself, from its Hello message. core_attach() checks the numbers.
 struct node_hello {
     char node_id[128], host[128], version[32];
@@ -44,7 +52,9 @@ struct node_hello {
     uint64_t model_fingerprint, tokenizer_fingerprint;
     int vocab_size, context_tokens, token_budget, block_tokens, kv_blocks, max_seqs;
     bool prefix_cache;
-    struct node_calibration calibration; // speculator only
+    struct node_calibration calibration;          // speculator only
+    struct pass_cost measured[NODE_MEASURED_MAX]; // [n_measured] passes that the node measured while it started
+    int n_measured;
 };
 
 // New tokens of a request for the speculator that holds its prompt (drafting.h).
@@ -176,11 +186,6 @@ struct node_drain {
 enum status core_drain_node(struct core *c, const char *node_id, uint64_t instance, int64_t now_us,
                             struct node_drain *drain_p);
 
-// A pass as the node reports it: the time of `rows` rows with `pairs` attention pairs.
-struct pass_cost {
-    int64_t rows, pairs, us;
-    bool has_prompts; // true if some rows belong to prompts; worker groups only
-};
 void core_passed(struct core *c, struct core_node *node, const struct pass_cost *pass, int64_t now_us);
 
 struct score_result {

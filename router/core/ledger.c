@@ -294,6 +294,18 @@ static void gap_measure(struct core_node *node, const struct pass_cost *pass, in
     node->passed_us = node->sched.account.requests.count ? now_us : 0;
 }
 
+void ledger_node_measured(struct core_node *node, int64_t now_us)
+{
+    const struct node_hello *hello = &node->hello;
+    struct cost_pass passes[NODE_MEASURED_MAX];
+    int n = 0;
+    for (int i = 0; i < hello->n_measured; i++) {
+        const struct pass_cost *pass = &hello->measured[i];
+        if (node_pass_is_possible(node, pass)) passes[n++] = (struct cost_pass){pass->rows, pass->pairs, pass->us};
+    }
+    cost_begin(&node->sched.cost, passes, n, now_us);
+}
+
 void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
     ledger->pools[node->sched.role].busy_us += busy_us_of(node, pass, now_us);

@@ -75,6 +75,9 @@ void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64
 
 // --- results
 
+// Learns the costs of a node that attaches from the passes that it measured while it started. They are no work of the
+// router, so no other account changes.
+void ledger_node_measured(struct core_node *node, int64_t now_us);
 void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const struct pass_cost *pass, int64_t now_us);
 void ledger_scored(struct request *r, int cached_tokens, int64_t now_us);
 void ledger_score_reused(struct ledger *ledger, struct request *r); // r->keep_rate comes from an earlier score

@@ -58,6 +58,15 @@ static inline const char *role_name(enum node_role role)
     return role == NODE_WORKER ? "worker" : "speculator";
 }
 
+// Returns true if the node can have computed this pass. The cost model must not learn from a pass with more rows than
+// the token budget, with more pairs than the context allows, or with a thousand rows in a microsecond.
+static inline bool node_pass_is_possible(const struct core_node *node, const struct pass_cost *pass)
+{
+    const struct node_limits *limits = &node->sched.limits;
+    return pass->rows >= 1 && pass->rows <= limits->token_budget && pass->pairs >= pass->rows &&
+           pass->pairs <= pass->rows * limits->context_tokens && pass->us > pass->rows / 1000;
+}
+
 // --- notes for health.c
 
 static inline void node_progressed(struct core_node *node, int64_t now_us)

@@ -34,19 +34,11 @@ void core_heartbeat(struct core *c, struct core_node *node, const struct node_he
     c->health.pending |= node->health.lost > 0;
 }
 
-// Returns true if the node can have computed this pass. The cost model must not learn from a pass with more rows than
-// the token budget, with more pairs than the context allows, or with a thousand rows in a microsecond.
-static bool pass_is_possible(const struct node_limits *limits, const struct pass_cost *pass)
-{
-    return pass->rows >= 1 && pass->rows <= limits->token_budget && pass->pairs >= pass->rows &&
-           pass->pairs <= pass->rows * limits->context_tokens && pass->us > pass->rows / 1000;
-}
-
 void core_passed(struct core *c, struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
     node->heard_us = now_us;
     node_progressed(node, now_us);
-    if (pass_is_possible(&node->sched.limits, pass)) ledger_pass_reported(&c->ledger, node, pass, now_us);
+    if (node_pass_is_possible(node, pass)) ledger_pass_reported(&c->ledger, node, pass, now_us);
 }
 
 // Returns the request of a result, or NULL if the request is no longer on the node. A cancel, a timeout or a loss may

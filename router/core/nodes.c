@@ -344,6 +344,7 @@ static struct core_node *node_create(struct core *c, const struct node_hello *he
         node->sched.prefixes = prefix_record_open(c->view.prefixes[hello->role], &node->sched, hello->kv_blocks);
         node->sched.tails = mem_alloc(sizeof *node->sched.tails);
     }
+    ledger_node_measured(node, now_us);
     return node;
 }
 

@@ -169,6 +169,15 @@ void cost_prompt_done(struct cost_model *m, int64_t rows, int64_t now_us)
     m->done_us = now_us;
 }
 
+void cost_begin(struct cost_model *m, const struct cost_pass *passes, int n, int64_t now_us)
+{
+    for (int round = 0; round < PASSES_MIN && m->passes < PASSES_MIN; round++)
+        for (int i = 0; i < n; i++)
+            cost_learn(m, passes[i].rows, passes[i].pairs, passes[i].us, now_us);
+    for (int i = 0; i < n; i++)
+        cost_prompt_done(m, passes[i].pairs / passes[i].rows + passes[i].rows / 2, now_us);
+}
+
 bool cost_knows(const struct cost_model *m, int64_t rows, int64_t now_us)
 {
     if (m->passes < PASSES_MIN) return false;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost model of a node, learned from the passes it reports:
+// The cost model of a node, learned from the passes that it measures at its start and then from those it reports:
 //
 //     us = fixed + row * rows + pair * pairs
 //
@@ -52,6 +52,13 @@ double cost_share_of(const struct cost_share *s); // 0 to 1; 1 while it is unkno
 // Learns from one pass. Ignores a report that cannot be true (no rows, no time, fewer pairs than rows). A report far
 // off the expected time weighs less.
 void cost_learn(struct cost_model *m, int64_t rows, int64_t pairs, int64_t pass_us, int64_t now_us);
+
+// Learns from passes of one sequence that a node measured while it started, until the model is known. A pass after
+// cached entries counts as the end of a prompt of that length.
+struct cost_pass {
+    int64_t rows, pairs, us;
+};
+void cost_begin(struct cost_model *m, const struct cost_pass *passes, int n, int64_t now_us);
 
 // Call when all rows of a prompt have been computed, in passes of any size.
 void cost_prompt_done(struct cost_model *m, int64_t rows, int64_t now_us);

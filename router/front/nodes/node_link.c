@@ -102,6 +102,19 @@ static void hello_read_calibration(const Forepack__Cluster__V1__Calibration *m, 
     };
 }
 
+static struct pass_cost pass_read(uint32_t rows, uint64_t pairs, uint32_t us, bool has_prompts)
+{
+    return (struct pass_cost){rows, pairs < INT64_MAX ? (int64_t)pairs : INT64_MAX, us, has_prompts};
+}
+
+static void hello_read_measured(const Forepack__Cluster__V1__Hello *m, struct node_hello *h)
+{
+    for (size_t i = 0; i < m->n_measured && i < NODE_MEASURED_MAX; i++) {
+        const Forepack__Cluster__V1__MeasuredPass *pass = m->measured[i];
+        h->measured[h->n_measured++] = pass_read(pass->rows, pass->pairs, pass->us, false);
+    }
+}
+
 static enum status hello_read(const Forepack__Cluster__V1__Hello *m, struct node_hello *h)
 {
     *h = (struct node_hello){
@@ -124,6 +137,7 @@ static enum status hello_read(const Forepack__Cluster__V1__Hello *m, struct node
     }
     TRY(hello_check_protocol(m));
     hello_read_calibration(m->calibration, &h->calibration);
+    hello_read_measured(m, h);
     return hello_read_counts(m, h);
 }
 
@@ -213,7 +227,7 @@ static void handle_heartbeat(struct core *c, struct node_link *link, const Forep
 static void handle_pass(struct core *c, struct node_link *link, uint32_t rows, uint64_t pairs, uint32_t us,
                         bool has_prompts, int64_t now_us)
 {
-    struct pass_cost pass = {rows, pairs < INT64_MAX ? (int64_t)pairs : INT64_MAX, us, has_prompts};
+    const struct pass_cost pass = pass_read(rows, pairs, us, has_prompts);
     if (us) core_passed(c, link->node, &pass, now_us);
 }
 
