@@ -3,12 +3,12 @@
 // server-sent events. struct http_api has the functions that depend on the API: they read the body's fields and format
 // the answer.
 //
-//   http_generation.c            start and end, and the tokens that the core sends
-//   http_generation_reader.c     the body to requests
-//   http_generation_collector.c  a whole answer
-//   http_generation_streamer.c   server-sent events
-//   http_sections.c              answers split into reasoning, content and tool calls
-//   http_usage.c                 usage and headers of an answer
+//   http_generation.c            starts and ends a generation, receives tokens from the core
+//   http_generation_reader.c     converts the body to requests
+//   http_generation_collector.c  collects and sends a whole answer
+//   http_generation_streamer.c   sends server-sent events
+//   http_sections.c              splits answers into reasoning, content and tool calls
+//   http_usage.c                 writes usage and headers of an answer
 #pragma once
 
 #include "router/front/http/http_call.h"
@@ -75,7 +75,7 @@ struct http_api {
 
 struct http_generation {
     struct client client;    // first member: a pointer to the client is cast to the generation
-    struct http_exchange *x; // with a reference
+    struct http_exchange *x; // holds a reference
     const struct http_api *api;
     struct http_streams *streams;
     struct http_data data;
