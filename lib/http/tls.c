@@ -61,9 +61,9 @@ static enum status set_files(SSL_CTX *context, char *const file[N_FILES])
         sk_X509_NAME_pop_free(names, X509_NAME_free);
         return tls_fail("TLS client CA", file[2]);
     }
-    SSL_CTX_set_client_CA_list(context, names); // takes it over
+    SSL_CTX_set_client_CA_list(context, names); // takes ownership
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
-    // A resumed session would not show the client's certificate again, though it may have expired.
+    // A resumed session would not show the client's certificate again, even if the certificate has expired.
     SSL_CTX_set_options(context, SSL_OP_NO_TICKET);
     SSL_CTX_set_num_tickets(context, 0);
     return STATUS_OK;

@@ -21,7 +21,7 @@ struct label {            // describes a certificate in logs
 };
 
 struct net_tls {
-    char *cert, *key, *ca; // paths; ca: NULL: clients need no certificate
+    char *cert, *key, *ca; // paths; ca may be NULL: clients need no certificate
     pthread_mutex_t mutex; // guards what follows
     struct file_stamp stamps[N_FILES];
     SSL_CTX *context; // from the last usable version of the files
@@ -97,9 +97,9 @@ static bool context_set_authorities(SSL_CTX *context, const char *path)
 {
     STACK_OF(X509_NAME) *names = SSL_load_client_CA_file(path);
     if (!names) return false;
-    SSL_CTX_set_client_CA_list(context, names); // takes it over
+    SSL_CTX_set_client_CA_list(context, names); // takes ownership
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
-    // A resumed session would not show the client's certificate again, though it may have expired.
+    // A resumed session would not show the client's certificate again, even if the certificate has expired.
     SSL_CTX_set_options(context, SSL_OP_NO_TICKET);
     SSL_CTX_set_num_tickets(context, 0);
     return SSL_CTX_load_verify_locations(context, path, NULL) == 1;
