@@ -26,8 +26,8 @@ struct http_choice {
     struct chat_answer *chat; // state that splits the text into sections; NULL: the text is not split
     struct bytes text;        // whole answers only: the text so far; the content only, if the text is split
 
-    // JSON lists without brackets:
-    // lists of http_api.add_logprobs; in a stream, the part that is not sent yet
+    // The next four fields are JSON lists without brackets. `logprobs` are the lists of http_api.add_logprobs; in a
+    // stream, the part that is not sent yet.
     struct bytes logprobs[HTTP_LOGPROB_LISTS];
     struct bytes prompt_logprobs; // whole answers only; empty except in the first choice of a prompt
     struct bytes token_ids;       // whole answers only: token ids of the answer, if asked for
@@ -88,7 +88,7 @@ struct http_generation {
     bool prompt_logprobs; // the field "prompt_logprobs" was given
     bool no_tokens;       // max_tokens is 0: the answer is only the echo of the prompt
     int n;                // choices of each prompt
-    // [n_choices] the choices of the first prompt, then those of the next prompt, and so on
+    // [n_choices] the choices of the first prompt, then the choices of the next prompt, and so on
     struct http_choice *choices;
     int n_choices;
     struct bytes *echoes; // [n_choices / n] texts of the prompts, with which their choices start; NULL: no echo
