@@ -95,12 +95,13 @@ const struct option up_options[] = {
              "neither a quality nor a keep rate; without a calibration of the speculator (forepack calibrate) every token "
              "is kept"},
     {.name = "keep-rate", .type = OPTION_REAL, .value = &up_flags.keep_rate, .min = 1e-6, .max = 1,
-     .help = "fixed share of the prompt's tokens to keep when a request gives neither, instead of --quality"},
+     .help = "fixed keep rate, used instead of --quality, for requests that give neither a quality nor a keep rate"},
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &up_flags.speculate_min_tokens, .default_text = "512", .max = 1e9,
      .unit = "tokens", .help = "minimum prompt length for speculation with --prefill auto"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &up_flags.score_timeout_ms, .default_text = "10000", .min = 1,
-     .max = 3600000, .unit = "ms", .help = "maximum time for a prompt to wait for a speculator, and for a score beyond "
-                                           "four times its expected time; after it the whole prompt is prefilled"},
+     .max = 3600000, .unit = "ms", .help = "longest wait of a prompt for a speculator; the score may then take this "
+                                           "long plus four times its expected time; after either time, the prompt "
+                                           "is prefilled whole"},
     {.name = "drain-ms", .type = OPTION_INT, .value = &up_flags.drain_ms, .default_text = "30000", .max = 3600000,
      .unit = "ms", .help = "maximum time for running requests to end after Ctrl-C; a second Ctrl-C ends them at once"},
     {.name = "-Further options"},
