@@ -192,7 +192,7 @@ static enum status output_check(bool *is_file_p)
     return STATUS_OK;
 }
 
-// Opens and locks the output. This is repeated if another run replaced the file between opening and locking. Refuses a
+// Opens and locks the output. Repeats this if another run replaced the file between opening and locking. Refuses a
 // symbolic link, because the new file would replace the link, not its target.
 static enum status output_lock(int *fd_p)
 {
