@@ -9,7 +9,8 @@ static const struct {
     {"whole:off", "pruning is off (--prefill on prunes)"},
     {"whole:keep_all", "a keep rate or quality of 1 keeps all"},
     {"whole:short", "the prompt is too short to gain from pruning (--prefill on prunes anyway)"},
-    {"whole:cost", "the times could not be predicted yet (--prefill on prunes anyway)"}, // no times were predicted
+    // used if the router predicted no times
+    {"whole:cost", "the times could not be predicted yet (--prefill on prunes anyway)"},
     {"whole:uncalibrated", "the speculator is not calibrated for a quality (--prefill on --keep-rate 0.3 prunes)"},
     {"whole:unsure", "no lower keep rate is likely to reach the quality (--keep-rate sets one)"},
     {"whole:no_node", "no speculator is attached"},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The closing line of an answer on a terminal: its tokens, its TTFT, and how much of the prompt was kept. For a whole
-// prompt it says why in words.
+// Prints the last line of an answer on a terminal: the number of tokens, the TTFT, and how much of the prompt was kept.
+// If the whole prompt was kept, the line says why.
 #pragma once
 
 #include <jansson.h>

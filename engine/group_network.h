@@ -21,9 +21,9 @@ struct group_votes {
     float shared[GROUP_ADDRESSES_MAX]; // number of remote ranks connected to the network of each address
 };
 
-// Called by all ranks. Chooses the addresses on which the leader listens. If all ranks are on one host, there is none.
-// Otherwise it is the leader's first address in a network to which all hosts are connected. If there is no such network
-// (the hosts are connected by IP routers), chooses all addresses. On followers, *chosen_p is empty.
+// Called by all ranks. Chooses the addresses on which the leader listens. If all ranks are on one host, chooses none.
+// Otherwise chooses the leader's first address in a network to which all hosts are connected. If there is no such
+// network (the hosts are connected by IP routers), chooses all addresses. On followers, *chosen_p is empty.
 enum status group_network_choose(struct comm *comm, struct group_addresses *chosen_p);
 
 // Makes this choice from the leader's addresses and the sums of the votes of all ranks.

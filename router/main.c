@@ -94,7 +94,7 @@ static const struct option options[] = {
      .unit = "ms", .help = "waiting time after which a request is overdue; overdue requests, and requests near their "
                            "deadline, go into the next bin before all other requests"},
     {.name = "bins-ahead", .type = OPTION_INT, .value = &o.bins_ahead, .default_text = "2", .min = 1, .max = 64,
-     .unit = "bins", .help = "most outstanding bins of a node; 2 gives a node its next bin while it computes one"},
+     .unit = "bins", .help = "most outstanding bins of a node; 2 gives a node its next bin while it computes the last"},
     {.name = "bin-policy", .type = OPTION_CHOICE, .value = &o.policy, .default_text = "dataset",
      .choices = "none|batch|dataset",
      .help = "requests that may share a bin: dataset: the whole queue; batch: one arrival batch; none: each request has "
@@ -128,8 +128,8 @@ static const struct option options[] = {
                                           "turns; 0: neither"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,
      .max = 3600000, .unit = "ms",
-     .help = "time a prompt waits for a speculator, and time the speculator has beyond four times the expected time of the "
-             "score; afterwards the prompt is prefilled whole"},
+     .help = "longest wait of a prompt for a speculator; the score may then take this long plus four times its expected "
+             "time; after either time, the prompt is prefilled whole"},
     {.name = "-Faults"},
     {.name = "heartbeat-ms", .type = OPTION_INT, .value = &o.heartbeat_ms, .default_text = "1000", .min = 10,
      .max = 60000, .unit = "ms", .help = "heartbeat interval of nodes; a node that is silent for three of them is lost"},

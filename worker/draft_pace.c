@@ -10,7 +10,7 @@ enum { TRIAL = 32, TRIAL_MIN = 12, COMPARE = 16, STAY = 512, PAUSE_FIRST = 256, 
 
 // Drafts gain if a sequence's tokens per second with drafts exceed its tokens per second without drafts by this factor.
 static const double WORTH = 1.02;
-static const double HOPELESS = 0.8; // below this ratio the phase ends after TRIAL_MIN passes
+static const double HOPELESS = 0.8; // a phase with drafts below this ratio ends after TRIAL_MIN passes
 
 static const double BETTER = 1.05;   // a new length is chosen if its goodput exceeds the current goodput by this factor
 static const double REMEMBER = 0.98; // factor of the counts after each verified draft

@@ -99,7 +99,7 @@ static void pace_learn_decodes(struct pace *p, int decodes, double us)
     p->decode_rows = decodes;
     p->mixed_passes = 0;
     // A pass with few decode rows is bound by reading weights, at the same speed as reading entries. A pass with many
-    // is bound by arithmetic.
+    // decode rows is bound by arithmetic.
     if (p->us_per_work[0] == 0) return;
     double measured_rows = p->decode_us / (p->us_per_work[0] * p->row_work);
     if (p->balance_is_known && measured_rows > p->balance_rows) return;

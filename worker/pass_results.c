@@ -117,7 +117,8 @@ struct pass_results {
     struct scheduler *scheduler;
     const struct scheduled_pass *pass;
     const struct forward_result *result;
-    // The next sequence's first logit row that the host reads, and its first that the backend has sampled.
+    // First logit row of the next sequence among the rows that the host reads; the same among the rows that the backend
+    // has sampled.
     int host_row, sampled_row;
 };
 

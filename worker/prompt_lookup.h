@@ -18,7 +18,7 @@ struct prompt_lookup {
     int n; // the index holds all places below n
 };
 
-// `capacity`: largest number of tokens of the sequence
+// Prepares an index for a sequence of at most `capacity` tokens.
 void prompt_lookup_init(struct prompt_lookup *x, int capacity);
 void prompt_lookup_fini(struct prompt_lookup *x);
 

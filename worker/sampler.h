@@ -63,7 +63,7 @@ void sampler_rate_token(struct sampler *s, const float *logits, int32_t token, i
 // backend's token may differ from the token of sampler_sample_token() because of rounding. That happens only if a sum
 // of weights differs from the bound of the random number or of top-p by at most a few 1e-9 of the total.
 bool sampler_backend_can_sample(const struct sampler_context *context);
-// parameters for a backend that samples
+// Returns the parameters with which a backend samples the token.
 struct row_sampling sampler_row_sampling(const struct sampler_context *context);
 enum status sampler_fail_no_token(void); // fails as sampler_sample_token() does when no token can be sampled
 

@@ -9,8 +9,9 @@
 //
 // Prefix cache: full blocks stay findable after their sequence has ended (block_manager.h). If the first tokens of a
 // sequence are cached at the same positions, the sequence starts after these tokens. Its last token is always computed,
-// for its logits. If a sequence shares more blocks with a prompt in prefill, it waits until the shared blocks are
-// computed. Later sequences may pass it. So a shared prefix is computed once, even for prompts that arrive together.
+// for its logits. If a sequence shares more blocks with a prompt in prefill, the sequence waits until the shared blocks
+// are computed. Later sequences may pass it. So a shared prefix is computed once, even for prompts that arrive
+// together.
 //
 // Memory: a sequence is expected to need blocks for its tokens and for a quarter of the output that it may still
 // generate. It starts when this number of blocks is free in addition to the blocks that running sequences are still

@@ -4,8 +4,8 @@
 //
 // A finished turn keeps its rows in their order, so that the worker group's prefix cache still holds them. The answer
 // of the turn follows with all its tokens. Each further selection appends the tokens that it keeps and that have no row
-// yet, in ascending order. First come tokens that earlier turns pruned and this one recalls, then tokens of the new
-// turn.
+// yet, in ascending order. First come tokens that earlier turns pruned and this selection recalls, then tokens of the
+// new turn.
 //
 // A recalled token does not change the rows before it. Attention follows the order of the rows, and token positions
 // enter only RoPE. If a selection keeps all tokens, the rows are the whole prompt in its own order. This happens if no

@@ -75,8 +75,8 @@ static void dispatch_to(struct core *c, struct core_node *node, int64_t now_us)
     plan_apply(c, set, node, &plan, now_us);
 }
 
-// Updates the reservation. Notes a change of the old and of the new reserved group, because their blocks left for other
-// requests change.
+// Updates the reservation. Marks the old and the new reserved group as changed, because the number of blocks that they
+// may lend changes.
 static void update_reservation(struct core *c)
 {
     struct reservation before = c->view.reservation;

@@ -5,7 +5,7 @@
 //
 // Drafts are optional: nothing waits for them, and the ledger does not book them. If a speculator is lost, releases a
 // prompt or guesses wrongly, the group only accepts fewer draft tokens. While a worker group is too busy to verify
-// drafts, no advances of its requests are sent. The next advance has all tokens since the last one.
+// drafts, no advances of its requests are sent. The next advance has all tokens since the last advance.
 //
 // A speculator holds the prompts that it has scored. A prompt whose score was reused, or whose tokens are all kept, is
 // sent to a speculator that has nothing to score.

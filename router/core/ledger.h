@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The accounts of the core, and the only code that writes them:
 //
-//   of a request   usage, timing, account (its node and bin, and what they hold for it)
+//   of a request   usage, timing, account (its node, its bin and the resources it uses there)
 //   of a node      sched.account (outstanding bins, rows, attention pairs, KV blocks), sched.cost, sched.share, the
 //                  entries of sched.prefixes and which of them its requests hold, its measures
 //   of the core    waiting requests and tokens per class, running requests, totals, measures, the share of rows

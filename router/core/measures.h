@@ -43,8 +43,8 @@ struct node_counts {
     double quality_rates;    // sum of these keep rates
 };
 
-// Measures of one node id and role. Dashboards know a node by its id, so its counters go on when the id attaches again.
-// If more than NODES_GONE_MAX ids are gone, the ids that left longest ago are forgotten.
+// Measures of one node id and role. Dashboards identify a node by its id, so the counters continue when the id attaches
+// again. If more than NODES_GONE_MAX ids are gone, the ids that left longest ago are forgotten.
 struct node_measures {
     char node_id[128];
     enum node_role role;

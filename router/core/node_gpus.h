@@ -27,7 +27,7 @@ struct node_gpus {
     int n;
 };
 
-// Takes over the GPU reports of a heartbeat. Ignores reports of a rank >= `ranks` or >= NODE_GPUS_MAX.
+// Stores the GPU reports of a heartbeat. Ignores reports of a rank >= `ranks` or >= NODE_GPUS_MAX.
 enum { NODE_GPUS_MAX = 256 };
 void node_gpus_update(struct node_gpus *gpus, const struct node_gpu *reported, int n_reported, int ranks);
 

@@ -112,7 +112,7 @@ struct request_drafting {
     int n_sent;                  // number of output tokens that the speculator was sent
     int n_drafts;                // drafts that were passed on since the last advance
     bool is_unread;              // true: the speculator was not sent the prompt yet
-    bool is_over;                // true: the answer is not drafted any more, and never again
+    bool is_over;                // true: drafting of this answer has ended and does not start again
 };
 
 // Links between a request that is scored and its sharers (score_sharing.h). Only score_sharing.c writes them.

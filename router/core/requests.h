@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of a request inside the core, from admission to its end. Each step books the accounts in the ledger, takes
-// the request from its node or waiting set, changes its state, adds it to the next node or waiting set, and sets its
-// timer last. A step may end the request. The pointer is then no longer valid. The functions call core_ops.send_cancel
-// and the request's sink. Use on the core's thread only.
+// The life of a request inside the core, from admission to its end. Each step books the accounts in the ledger, removes
+// the request from its node or waiting set, changes its state, adds it to the next node or waiting set, and finally
+// sets its timer. A step may end the request. The pointer is then no longer valid. The functions call
+// core_ops.send_cancel and the request's sink. Use on the core's thread only.
 //
 // request_selection.h handles scores that arrive, request_steps.h handles tokens.
 #pragma once
 
 #include "router/core/core_state.h"
 
-// Adds a tokenised request to the core. The caller then carries out its score plan. `tenant`: see ledger_admitted().
+// Adds a tokenised request to the core. The caller then carries out its score plan. `tenant` is
+// admission_queue_tenant().
 void core_request_admit(struct core *c, struct request *r, const char *tenant);
 // Lets the request wait for a speculator. If no speculator can hold its prompt, the request goes on without a score.
 void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_us);

@@ -3,31 +3,31 @@
 // messages of clients and nodes, posts them to the core's thread as events, and sends the core's answers. front
 // includes core; core never includes front.
 //
-//   intake.c          checks of fields, prompts to tokens
+//   intake.c          checks fields, tokenises prompts
 //   intake_pool.c     the threads that read and tokenise long prompts, and the queue of these prompts
 //   grpc_access.c     identifies callers by their API keys
-//   request_trace.c   traces of requests
+//   request_trace.c   records traces of requests
 //   parsed_message.c  table of the clients' messages that are not submitted to the core yet
 //   grpc_intake.c     passes messages of clients to their readers, directly or through the pool
-//   chat_answer.c     answers of chats in sections: reasoning, content, tool calls
+//   chat_answer.c     splits chat answers into sections: reasoning, content, tool calls
 //   content_tokens.c  finds the tokens of a chat answer that are content
-//   answer.c          running requests of a client and the text of their answers
-//   wire_request.c    GenerateRequest and ScoreRequest to a request of the core
-//   wire_response.c   chunks, completions and scores to a client
-//   reply.c           sends on a client's call: bounds on unread bytes, errors
+//   answer.c          keeps the running requests of a client and the text of their answers
+//   wire_request.c    converts GenerateRequest and ScoreRequest to requests of the core
+//   wire_response.c   sends chunks, completions and scores to a client
+//   reply.c           sends on a client's call: limits unread bytes, sends errors
 //   grpc_inference.c  Generate, GenerateMany, Abort, Score
 //   grpc_info.c       Tokenize, Detokenize, GetModelInfo, GetClusterInfo
 //   grpc_drain.c      DrainNode
-//   kserve_tensors.c  input tensors of KServe's protocol
-//   kserve_request.c  ModelInferRequest to GenerateRequest
-//   kserve_response.c  answers with output tensors
+//   kserve_tensors.c  reads input tensors of KServe's protocol
+//   kserve_request.c  converts ModelInferRequest to GenerateRequest
+//   kserve_response.c  sends answers with output tensors
 //   grpc_kserve.c     ModelInfer, ModelStreamInfer
 //   grpc_kserve_info.c  ServerReady, ModelMetadata and the like
 //   grpc_attach.c     Attach: the stream of a node
-//   cluster_token.c   the secret of nodes that attach
-//   node_link.c       messages of nodes to events of the core
-//   node_bins.c       actions of the core to messages for nodes
-//   metrics_reporter.c  the thread that writes metrics
+//   cluster_token.c   checks the secret of nodes that attach
+//   node_link.c       converts messages of nodes to events of the core
+//   node_bins.c       converts actions of the core to messages for nodes
+//   metrics_reporter.c  the thread that formats metrics
 //
 // Threads: handlers run on the server's I/O threads and leave long messages to the intake pool. Nodes have a separate
 // server with its own I/O thread. Prompts and answers reach the core's thread as tokens, never as text. struct front is
@@ -75,7 +75,7 @@ struct front {
     int64_t heartbeat_ms;
     atomic_int max_queue_requests;
     int tail_tokens;
-    int pinned_turn_tokens; // `turn_tokens` of chat_render()
+    int pinned_turn_tokens; // argument `turn_tokens` of chat_render()
     struct prefill prefill; // prefill options of requests without options
     int64_t started_us;
     struct loop *loop;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The coefficients solve the normal equations of the sums over all sizes. They must not be negative, so the equations
-// are solved for each of the seven subsets of the three terms. The best solution with no negative coefficient is taken.
+// are solved for each of the seven subsets of the three terms. The best solution with no negative coefficient is used.
 #include "router/sched/cost.h"
 
 #include <limits.h>

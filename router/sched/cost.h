@@ -47,7 +47,7 @@ struct cost_share {
     double prompt_us, pass_us;
 };
 void cost_share_learn(struct cost_share *s, double prompt_us, double pass_us);
-double cost_share_of(const struct cost_share *s); // 0 to 1; 1 while it is unknown
+double cost_share_of(const struct cost_share *s); // 0 to 1; 1 while the share is unknown
 
 // Learns from one pass. Ignores a report that cannot be true (no rows, no time, fewer pairs than rows). A report far
 // off the expected time weighs less.
@@ -67,7 +67,7 @@ void cost_prompt_done(struct cost_model *m, int64_t rows, int64_t now_us);
 // a pass or prompt with at least a quarter of `rows`.
 bool cost_knows(const struct cost_model *m, int64_t rows, int64_t now_us);
 
-// Returns the relative deviation of pass times from the model's predictions: the root of the mean square. 0: unknown.
+// Returns the root mean square of the relative errors of the model's predictions, or 0 if it is unknown.
 double cost_noise(const struct cost_model *m);
 
 int cost_size(int64_t rows); // floor(log2(rows)), at most COST_SIZES - 1

@@ -12,7 +12,7 @@ bool node_is_open(const struct sched_view *view, const struct sched_node *node);
 // small bin only later, so it gets no bin that costs much more per row than a full bin.
 int64_t node_min_bin_rows(const struct sched_view *view, const struct sched_node *node);
 
-// Returns the free KV blocks for requests that the node is not reserved for (struct reservation).
+// Returns the free KV blocks for requests other than the request for which the node is reserved (struct reservation).
 int64_t node_blocks_for_others(const struct sched_view *view, const struct sched_node *node);
 
 bool node_has_room(const struct sched_view *view, const struct sched_node *node, const struct sched_request *r);

@@ -21,9 +21,10 @@ struct node_index {
     // list of nodes that declined because requests wait for another node; asked again in the next round
     struct sched_node *again;
     int n_nodes, capacity;
-    int n_known;        // number of nodes with known costs
-    bool by_time;       // true: nodes are compared by time; false: by outstanding rows, while some costs are unknown
-    double prompt_rows; // rows of the one more prompt in the order of the nodes; about the mean of waiting requests
+    int n_known;  // number of nodes with known costs
+    bool by_time; // true: nodes are compared by time; false: by outstanding rows, while some costs are unknown
+    // rows of the assumed next prompt by which nodes are compared; about the mean of waiting requests
+    double prompt_rows;
     uint64_t last_ordinal, round;
     uint64_t changes;          // changes of nodes so far
     uint64_t plans, visits;    // number of times that a node was asked; steps of searches; both for metrics

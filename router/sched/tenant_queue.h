@@ -24,7 +24,7 @@ struct tenant_queue {
     struct length_index packable; // requests of the queue that may be packed
     double served;                // the virtual token counter: (rows dispatched + charge for output) / weight
     double weight;
-    struct tenant_queue *next; // in its hash bucket
+    struct tenant_queue *next; // next queue in the hash bucket
     // True while the queue is in the tree of its level: it has packable requests and is not set aside. The next three
     // fields are valid only then.
     bool in_level;

@@ -64,8 +64,8 @@ struct node_place {
     int requests;
     uint64_t ordinal;
     bool is_known, is_open;      // the node's costs are known; node_is_open()
-    bool takes_any;              // the node takes a bin of any size
-    int64_t blocks_left, blocks; // free KV blocks; free KV blocks for requests that the node is not reserved for
+    bool takes_any;              // the node gets a bin of any size
+    int64_t blocks_left, blocks; // free KV blocks; node_blocks_for_others(); in blocks of PREFIX_BLOCK tokens
     int64_t asks_rows; // the node is asked while at least this many rows wait; INT64_MAX: the node is not asked
     // True after the node has declined, until it is asked again. The node is asked again once it has more room than the
     // least room since it declined. The fields least_* and most_* store that least room.

@@ -102,7 +102,7 @@ static void call_answer_refused(struct client_call *c, const char *client_id, en
         reply_refuse_until(c->call, status, retry_us);
 }
 
-// Refuses a message that was admitted. `a` is the answer that was created for it, which is freed, or NULL.
+// Refuses an admitted message. Frees `a`, the answer that was created for the message; NULL if there is none.
 static void call_refuse(struct parsed_message *parsed, struct answer *a, const char *client_id, enum status status,
                         int64_t retry_us)
 {

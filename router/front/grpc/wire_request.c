@@ -211,7 +211,7 @@ struct wire_prompt {
     struct Forepack__V1__Message *const *messages;
     size_t n_messages;
     const struct chat_conversation *conversation; // a chat that replaces `messages`; NULL: none
-    bool wants_turns;                             // the turns of a chat are wanted
+    bool wants_turns;                             // the positions of a chat's finished turns are needed
     int max_ids;                                  // as in struct intake_prompt
 };
 

@@ -18,7 +18,7 @@ struct http_call {
     struct intake_owner waiting;   // only if `client` is NULL: the job of the body while it waits in the intake pool
 };
 
-// on_head and on_close of the routes. A route with an on_close of its own calls http_call_on_close() in it.
+// on_head and on_close of the routes. A route with its own on_close calls http_call_on_close() there.
 void http_call_on_head(struct http_exchange *x);
 void http_call_on_close(struct http_exchange *x, bool disconnected);
 

@@ -3,12 +3,12 @@
 // server-sent events. struct http_api has the functions that depend on the API: they read the body's fields and format
 // the answer.
 //
-//   http_generation.c            start and end, and the tokens that the core sends
-//   http_generation_reader.c     the body to requests
-//   http_generation_collector.c  a whole answer
-//   http_generation_streamer.c   server-sent events
-//   http_sections.c              answers split into reasoning, content and tool calls
-//   http_usage.c                 usage and headers of an answer
+//   http_generation.c            starts and ends a generation, receives tokens from the core
+//   http_generation_reader.c     converts the body to requests
+//   http_generation_collector.c  collects and sends a whole answer
+//   http_generation_streamer.c   sends server-sent events
+//   http_sections.c              splits answers into reasoning, content and tool calls
+//   http_usage.c                 writes usage and headers of an answer
 #pragma once
 
 #include "router/front/http/http_call.h"
@@ -26,8 +26,8 @@ struct http_choice {
     struct chat_answer *chat; // state that splits the text into sections; NULL: the text is not split
     struct bytes text;        // whole answers only: the text so far; the content only, if the text is split
 
-    // JSON lists without brackets:
-    // lists of http_api.add_logprobs; in a stream, the part that is not sent yet
+    // The next four fields are JSON lists without brackets. `logprobs` are the lists of http_api.add_logprobs; in a
+    // stream, the part that is not sent yet.
     struct bytes logprobs[HTTP_LOGPROB_LISTS];
     struct bytes prompt_logprobs; // whole answers only; empty except in the first choice of a prompt
     struct bytes token_ids;       // whole answers only: token ids of the answer, if asked for
@@ -75,7 +75,7 @@ struct http_api {
 
 struct http_generation {
     struct client client;    // first member: a pointer to the client is cast to the generation
-    struct http_exchange *x; // with a reference
+    struct http_exchange *x; // holds a reference
     const struct http_api *api;
     struct http_streams *streams;
     struct http_data data;
@@ -88,7 +88,7 @@ struct http_generation {
     bool prompt_logprobs; // the field "prompt_logprobs" was given
     bool no_tokens;       // max_tokens is 0: the answer is only the echo of the prompt
     int n;                // choices of each prompt
-    // [n_choices] the choices of the first prompt, then those of the next prompt, and so on
+    // [n_choices] the choices of the first prompt, then the choices of the next prompt, and so on
     struct http_choice *choices;
     int n_choices;
     struct bytes *echoes; // [n_choices / n] texts of the prompts, with which their choices start; NULL: no echo

@@ -2,31 +2,31 @@
 // The HTTP API of the router: its routes and their server. Errors are OpenAI's error object, or
 // Anthropic's below /v1/messages. Every answer has the header x-request-id.
 //
-//   http_service.c      routes, pings of streams that are silent
+//   http_service.c      routes, and pings of silent streams
 //   http_call.c         ids, authorisation and errors of every exchange
-//   http_intake.c       bodies to their readers, directly or through the pool
-//   json_body.c         fields of a JSON body, read with tables
-//   json_generation.c   fields of a generation, to a GenerateRequest
-//   json_writer.c       JSON text
-//   http_input.c        fields and prompts of a body
+//   http_intake.c       passes bodies to their readers, directly or through the pool
+//   json_body.c         reads the fields of a JSON body with tables
+//   json_generation.c   converts the fields of a generation to a GenerateRequest
+//   json_writer.c       writes JSON text
+//   http_input.c        holds the fields and prompts of a body
 //   http_generation.c   a generation of any API: start, tokens, end
 //   http_generation_reader.c, http_generation_collector.c, http_generation_streamer.c
 //                       requests, whole answer and server-sent events of a generation
-//   http_sections.c     answers split into reasoning, content and tool calls
-//   http_usage.c        usage and headers of an answer
-//   http_prompt.c       prompts as text or token ids
-//   http_messages.c     prompts as messages
-//   http_openai.c       parts that http_chat.c and http_completions.c share
+//   http_sections.c     splits answers into reasoning, content and tool calls
+//   http_usage.c        writes usage and headers of an answer
+//   http_prompt.c       reads prompts that are text or token ids
+//   http_messages.c     reads prompts that are messages
+//   http_openai.c       parts of answers that http_chat.c and http_completions.c share
 //   http_chat.c         /v1/chat/completions
 //   http_completions.c  /v1/completions
-//   http_responses.c    /v1/responses, by json_responses.c and json_responses_answer.c
-//   http_anthropic.c    /v1/messages, by json_anthropic.c and json_anthropic_answer.c
-//   json_translate.c    parts that the last two APIs share
+//   http_responses.c    /v1/responses, with json_responses.c and json_responses_answer.c
+//   http_anthropic.c    /v1/messages, with json_anthropic.c and json_anthropic_answer.c
+//   json_translate.c    functions that the last two APIs share
 //   http_info.c         models, tokenize, detokenize, health, ready, version
 //   http_score.c        /v1/score
 //   http_metrics.c      /metrics
 //   live_pages.c        the live page at / and its events
-//   live_snapshot.c     the content of these events
+//   live_snapshot.c     writes the content of these events
 #pragma once
 
 #include <pthread.h>

@@ -21,8 +21,7 @@ enum status json_turn_add(json_t *messages, const char *role, const json_t *cont
 // types are copied. No effect if `format` is NULL or null.
 void json_set_response_format(json_t *chat, const json_t *format);
 
-// Begin and end a server-sent event whose data repeats its name: "event: NAME
-// data: {"type":"NAME" ... }
-// ". Between the two calls, the caller appends members, each with a leading comma.
+// Begin and end a server-sent event whose data repeats its name: "event: NAME\ndata: {"type":"NAME" ... }\n\n". Between
+// the two calls, the caller appends members, each with a leading comma.
 void json_event_begin(struct bytes *out, const char *name);
 void json_event_end(struct bytes *out);

@@ -3,8 +3,8 @@
 // of the core become messages to the node. grpc_attach.c carries the messages over gRPC, forepack-sim over a simulated
 // network.
 //
-//   node_link.c   messages of nodes to events of the core
-//   node_bins.c   actions of the core to messages for nodes
+//   node_link.c   converts messages of nodes to events of the core
+//   node_bins.c   converts actions of the core to messages for nodes
 //
 // The owner of the transport owns the link. Core's thread only.
 #pragma once
