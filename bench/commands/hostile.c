@@ -65,7 +65,7 @@ static const struct option options[] = {
 // clang-format on
 
 static const char http_request[] = "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-                                   "Content-Length: 28\r\n\r\n{\"prompt\":\"A short question\"}";
+                                   "Content-Length: 29\r\n\r\n{\"prompt\":\"A short question\"}";
 static const char grpc_request[] = "\x0a\x10"
                                    "A short question"; // a TokenizeRequest
 
@@ -81,6 +81,19 @@ struct measured {
     struct quantiles ms;
     double router_cpu; // cores
 };
+
+// Waits until the router has ended the work that earlier clients left.
+static void router_await_rest(const struct router_process *router)
+{
+    enum { LOOK_US = 250000, LOOKS_MAX = 240 };
+    double before_s, now_s = router_process_cpu_s(router);
+    for (int i = 0; i < LOOKS_MAX; i++) {
+        before_s = now_s;
+        usleep(LOOK_US);
+        now_s = router_process_cpu_s(router);
+        if (now_s - before_s < 0.1 * LOOK_US / 1e6) return;
+    }
+}
 
 static enum status polite_measure(const struct target *target, struct measured *measured_p)
 {
@@ -144,6 +157,7 @@ static enum status round_measure(const struct target *target, struct samples val
 {
     struct measured alone;
     struct attack a;
+    router_await_rest(target->router);
     TRY(polite_measure(target, &alone));
     TRY(attack_measure(target, &a));
     const double value[VALUES] = {alone.ms.p50,
