@@ -117,10 +117,11 @@ struct http_loop {
     int n_awaiting;                     // connections with awaits_handshake
     struct http_timers timers;
     struct connection *connections, *ready, *dead;
-    struct connection *idle, **idle_end; // await the first byte of a request, the longest idle one first
-    char *in;                            // [HTTP_IN_BYTES]
-    char *texts;                         // [HTTP_TEXT_ROOM(max_head_bytes)]
-    char *tls_in;                        // [HTTP_IN_BYTES] TLS bytes of the connection whose turn it is; NULL: plain
+    struct connection *shaking, **shaking_end; // have events of their handshake, the oldest first
+    struct connection *idle, **idle_end;       // await the first byte of a request, the longest idle one first
+    char *in;                                  // [HTTP_IN_BYTES]
+    char *texts;                               // [HTTP_TEXT_ROOM(max_head_bytes)]
+    char *tls_in; // [HTTP_IN_BYTES] TLS bytes of the connection whose turn it is; NULL: plain
     size_t tls_from, tls_to;
     pthread_mutex_t lock; // guards the queue
     struct http_exchange *queue, **queue_end;

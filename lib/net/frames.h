@@ -33,7 +33,7 @@ enum frames_found {
     FRAMES_TOO_MANY_EMPTY,
     FRAMES_TOO_MANY_RESETS,
 };
-enum { FRAMES_NEW_CALL_US = 1000000 }; // a client may reset calls that are older without limit
+enum { FRAMES_NEW_CALL_US = 1000000 };                  // a client may reset calls that are older without limit
 const char *frames_found_name(enum frames_found found); // a phrase for logs
 
 // Measured memory that C-core and the server hold for a call that makes no progress, and for an idle connection.
@@ -78,6 +78,7 @@ struct frames {
     int n_calls, n_places;     // calls in the table; size of the table, a power of two
     struct frames_call *calls; // [n_places]
     struct frames_allowance empty, resets;
+    uint64_t n_control;       // frames of the client other than DATA, which cost CPU time
     size_t held_bytes;        // memory held for the connection, without the unfinished header block
     int64_t now_us, since_us; // time of the last bytes; start of the frame or header block that contains them
 };
