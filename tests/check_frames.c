@@ -313,6 +313,25 @@ START_TEST(resets_are_bounded)
 }
 END_TEST
 
+// A client may reset many calls at once if none of them is new.
+START_TEST(old_calls_may_be_reset)
+{
+    piece = (size_t)_i;
+    greet();
+    for (uint32_t i = 0; i < MAX_CALLS; i++)
+        OK(call(2 * i + 1));
+    f.resets.left = 0;
+    now_us += FRAMES_NEW_CALL_US;
+    for (uint32_t i = 0; i + 1 < MAX_CALLS; i++)
+        OK(frame(RST_STREAM, 0, 2 * i + 1, "\0\0\0\0", 4));
+    f.resets.left = 0;
+    OK(call(101));
+    now_us += FRAMES_NEW_CALL_US - 1;
+    f.resets = (struct frames_allowance){0, now_us};
+    ck_assert_int_eq(frame(RST_STREAM, 0, 101, "\0\0\0\0", 4), FRAMES_TOO_MANY_RESETS);
+}
+END_TEST
+
 // The server ends several calls at once, and the client resets its side of each.
 START_TEST(every_ended_call_may_be_reset)
 {
@@ -471,6 +490,7 @@ SUITE("frames")
     LOOP(frames_that_carry_nothing_are_bounded, 0, 2);
     LOOP(empty_continuations_are_bounded, 0, 2);
     LOOP(resets_are_bounded, 0, 2);
+    LOOP(old_calls_may_be_reset, 0, 2);
     LOOP(every_ended_call_may_be_reset, 0, 2);
     LOOP(malformed_frames_are_refused, 0, 2);
     LOOP(what_a_connection_holds_is_known, 0, 2);

@@ -19,6 +19,7 @@ int bench_router(int argc, char **argv);
 int bench_router_grpc(int argc, char **argv);
 int bench_router_http(int argc, char **argv);
 int bench_router_page(int argc, char **argv);
+int bench_hostile(int argc, char **argv);
 int bench_http(int argc, char **argv);
 int bench_sampling(int argc, char **argv);
 int bench_template(int argc, char **argv);

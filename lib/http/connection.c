@@ -757,7 +757,10 @@ void connection_event(struct connection *c, uint32_t events)
     }
     if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->peer_closed = true;
     if (events & (EPOLLHUP | EPOLLERR)) c->broken = true;
-    connection_turn(c);
+    if (c->state == HTTP_HANDSHAKE)
+        http_loop_ready(c->loop, c);
+    else
+        connection_turn(c);
 }
 
 // Handles a connection whose time limit has passed.

@@ -118,10 +118,11 @@ struct http_loop {
     int n_awaiting;                     // connections with awaits_handshake
     struct http_timers timers;
     struct connection *connections, *ready, *dead;
-    struct connection *idle, **idle_end; // connections that await the first byte of a request, longest idle first
-    char *in;                            // [HTTP_IN_BYTES]
-    char *texts;                         // [HTTP_TEXT_ROOM(max_head_bytes)]
-    char *tls_in;                        // [HTTP_IN_BYTES] TLS bytes of the connection whose turn it is; NULL: plain
+    struct connection *shaking, **shaking_end; // connections with events of their handshake, oldest first
+    struct connection *idle, **idle_end;       // connections that await the first byte of a request, longest idle first
+    char *in;                                  // [HTTP_IN_BYTES]
+    char *texts;                               // [HTTP_TEXT_ROOM(max_head_bytes)]
+    char *tls_in; // [HTTP_IN_BYTES] TLS bytes of the connection whose turn it is; NULL: plain
     size_t tls_from, tls_to;
     pthread_mutex_t lock; // guards the queue
     struct http_exchange *queue, **queue_end;

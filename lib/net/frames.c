@@ -31,7 +31,7 @@ const char *frames_found_name(enum frames_found found)
         [FRAMES_BAD_HEADERS] = "headers are malformed",
         [FRAMES_TOO_MANY_CALLS] = "it has too many calls at once",
         [FRAMES_TOO_MANY_EMPTY] = "it sends too many frames that carry nothing",
-        [FRAMES_TOO_MANY_RESETS] = "it resets too many calls",
+        [FRAMES_TOO_MANY_RESETS] = "it resets too many new calls",
     };
     return names[found];
 }
@@ -105,7 +105,7 @@ static void calls_resize(struct frames *f, int n_places)
 static struct frames_call *call_add(struct frames *f, uint32_t id)
 {
     if (2 * (f->n_calls + 1) > f->n_places) calls_resize(f, f->n_places ? 2 * f->n_places : PLACES_MIN);
-    call_put(f, &(struct frames_call){.id = id});
+    call_put(f, &(struct frames_call){.id = id, .opened_us = f->now_us});
     f->n_calls++;
     f->held_bytes += FRAMES_CALL_BYTES;
     return call_find(f, id);
@@ -281,10 +281,14 @@ static enum frames_found data_end(struct frames *f)
 
 // --- the client's frames
 
+// Charges the reset of a call, unless the call is old: clients that give up waiting reset many calls at once.
 static enum frames_found reset_charge(struct frames *f)
 {
+    const struct frames_call *call = call_find(f, f->in.id);
     if (f->in.id == 0 || f->in.id > f->last_id) return FRAMES_BAD;
+    bool old = call && f->now_us - call->opened_us >= FRAMES_NEW_CALL_US;
     call_remove(f, f->in.id);
+    if (old) return FRAMES_OK;
     return --f->resets.left < 0 ? FRAMES_TOO_MANY_RESETS : FRAMES_OK;
 }
 
@@ -298,6 +302,7 @@ static enum frames_found frame_begin(struct frames *f)
     const struct frames_reader *in = &f->in;
     f->pad = f->skip = 0;
     f->pad_pending = f->carries = false;
+    f->n_control += in->type != DATA;
     if (f->block_id && (in->type != CONTINUATION || in->id != f->block_id)) return FRAMES_BAD;
     if (in->type != DATA && in->size > CONTROL_BYTES_MAX) return FRAMES_BAD;
     switch (in->type) {
