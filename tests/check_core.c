@@ -35,8 +35,8 @@ static struct client *speculate(int n_tokens, int max_tokens)
 static void ck_ended(const struct client *client, enum finish_reason reason, enum status status)
 {
     ck_assert_msg(client->ends == 1, "not ended");
-    ck_assert_msg(client->reason == reason && client->status == status, "ended with %s, %s: %s",
-                  finish_reason_name(client->reason), status_name(client->status), client->message);
+    ck_assert_msg(client->reason == reason, "ended with %s: %s", finish_reason_name(client->reason), client->message);
+    ck_assert_msg(client->status == status, "ended with %s: %s", status_name(client->status), client->message);
 }
 
 static void ck_counts_up(const struct client *client, int n)
@@ -236,7 +236,9 @@ START_TEST(any_fault_of_a_speculator_keeps_the_whole_prompt)
         fake_node_forget(s, a->number);
         core_scored(f.c, s->node, &result, f.now_us);
         fixture_advance(&f, 0);
-        ck_assert_msg(fake_node_has(w, a) && a->r->skip == SKIP_LOST && a->r->usage.kept_tokens == 100, "case %zu", i);
+        ck_assert_msg(fake_node_has(w, a), "case %zu", i);
+        ck_assert_msg(a->r->skip == SKIP_LOST, "case %zu", i);
+        ck_assert_msg(a->r->usage.kept_tokens == 100, "case %zu", i);
         fake_node_step(&f, w, a, 0, 1, FINISH_REASON_LENGTH);
     }
     struct client *late = speculate(100, 1);

@@ -87,7 +87,8 @@ START_TEST(events_of_many_threads_arrive_once_and_in_order)
             char expected[32];
             snprintf(expected, sizeof expected, "<%d.%d>", i, event);
             at = strchr(at, '<');
-            ck_assert_msg(at && strncmp(at, expected, strlen(expected)) == 0, "stream %d event %d: %s", i, event, at);
+            ck_assert_msg(at != NULL, "stream %d event %d", i, event);
+            ck_assert_msg(strncmp(at, expected, strlen(expected)) == 0, "stream %d event %d: %s", i, event, at);
             at++;
         }
         ck_assert_ptr_null(strchr(at, '<'));

@@ -505,7 +505,7 @@ START_TEST(a_server_listens_on_every_address_of_its_host)
     static const char *const hosts[] = {"localhost", "0.0.0.0"};
     open_server((struct http_server_options){.host = hosts[_i]});
     char *text = client_ask_raw(port(), "GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); // by IPv4
-    ck_assert_msg(text && strncmp(text, "HTTP/1.1 200 ", 13) == 0, "%s: %s", hosts[_i], text);
+    expect_start(text, "HTTP/1.1 200 ");
     free(text);
     http_server_close(server, 1000);
 }

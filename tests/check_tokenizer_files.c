@@ -188,8 +188,8 @@ START_TEST(a_pattern_that_takes_too_much_work_is_refused)
     int32_t *ids;
     int n;
     ck_assert_int_eq(tokenizer_encode(t, text, BYTES, 0, &ids, &n), STATUS_INVALID);
-    ck_assert_msg(strstr(status_message(), "the tokenizer's pattern") && strstr(status_message(), "too much"), "%s",
-                  status_message());
+    ck_assert_msg(strstr(status_message(), "the tokenizer's pattern") != NULL, "%s", status_message());
+    ck_assert_msg(strstr(status_message(), "too much") != NULL, "%s", status_message());
     tokenizer_free(t);
     free(text);
 }
@@ -379,8 +379,10 @@ START_TEST(broken_files_are_refused_with_a_reason)
         char *text = json_dumps(root, 0), *dir = scratch_create(text, NULL);
         struct tokenizer *t = NULL;
         ck_assert_msg(tokenizer_open(dir, &t) == cases[i].status, "%s: %s", cases[i].change, status_message());
-        ck_assert_msg(strstr(status_message(), cases[i].reason) && strstr(status_message(), "/tokenizer.json: "),
-                      "%s: \"%s\"", cases[i].change, status_message());
+        ck_assert_msg(strstr(status_message(), cases[i].reason) != NULL, "%s: \"%s\"", cases[i].change,
+                      status_message());
+        ck_assert_msg(strstr(status_message(), "/tokenizer.json: ") != NULL, "%s: \"%s\"", cases[i].change,
+                      status_message());
         ck_assert_ptr_null(t);
         scratch_remove(dir);
         free(text);
@@ -419,7 +421,8 @@ START_TEST(files_beyond_the_bounds_are_refused)
     }
     struct tokenizer *t = NULL;
     ck_assert_int_eq(tokenizer_open(dir, &t), STATUS_DATA);
-    ck_assert_msg(strstr(status_message(), path) && strstr(status_message(), cases[_i].reason), "%s", status_message());
+    ck_assert_msg(strstr(status_message(), path) != NULL, "%s", status_message());
+    ck_assert_msg(strstr(status_message(), cases[_i].reason) != NULL, "%s", status_message());
     bytes_free(&many);
     free(text);
     json_decref(root);

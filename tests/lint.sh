@@ -38,7 +38,7 @@ if git grep -nE '(__|protobuf_c_message_)unpack\(' -- '*.c' ':!lib/messages/unpa
 fi
 
 # Test files register their tests with tests/suite.h, which defines main(), and an assert has one condition.
-if git grep -nE '^int main\(|\<srunner_|^ *ck_assert\([^|]*&&[^|]*\);' -- 'tests/check_*.c' 'tests/check_*.cpp'; then
+if git grep -nE '^int main\(|\<srunner_|^ *ck_assert(_msg)?\([^|"]*&&' -- 'tests/check_*.c' 'tests/check_*.cpp'; then
     echo "lint: end the file with SUITE() of tests/suite.h, and divide asserts of several conditions" >&2
     code=1
 fi
