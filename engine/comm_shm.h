@@ -3,7 +3,7 @@
 //
 // Every rank has a lane that only it writes: a step counter and room for two pieces of data. A collective is a few
 // steps on all ranks, and a message longer than a piece is cut. Every element is summed in rank order, so the bits
-// equal the results of comm_mpi and comm_threads for any count.
+// equal the results of comm_mpi and of tests/comm_threads.c for any count.
 //
 // Waiting: a rank with a core of its own spins for a fraction of a millisecond, the usual lateness of a peer. Then it
 // sleeps in the kernel (futex). Ranks that share a core sleep at once. So ranks may share cores with each other and

@@ -500,7 +500,6 @@ START_TEST(a_page_has_its_tables_and_plots_in_one_file)
     close(fd);
     struct report *report;
     ck_assert_int_eq(report_open(path, "A <b> & \"c\"", &report), STATUS_OK);
-    report_heading(report, "Part");
     report_paragraph(report, "%d < %d", 1, 2);
     json_t *rows =
         json_pack("[{s:s,s:f,s:i},{s:s,s:n}]", "policy", "<none>", "ms", 1234.5, "rows", 7, "policy", "x", "ms");

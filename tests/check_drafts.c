@@ -12,6 +12,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/random.h"
+#include "tests/comm_threads.h"
 #include "tests/cuda_here.h"
 #include "tests/fake_llguidance.h"
 #include "tests/suite.h"

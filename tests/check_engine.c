@@ -16,6 +16,7 @@
 #include "engine/wakeup.h"
 #include "engine/watchdog.h"
 #include "lib/base/log.h"
+#include "tests/comm_threads.h"
 #include "tests/model_fixture.h"
 #include "tests/suite.h"
 

@@ -25,11 +25,10 @@ static const char hard_text[] = "  Hello <|im_start|> the License,\n 漢字 e\u0
 
 // ---- tokenizer_config.json and the accessors.
 
-START_TEST(config_names_bos_and_eos)
+START_TEST(config_names_eos)
 {
     struct tokenizer *t =
         open_variant("pieces", NULL, "{\"bos_token\": \"<s>\", \"eos_token\": {\"content\": \"</s>\"}}");
-    ck_assert_int_eq(tokenizer_bos(t), 1);
     ck_assert_int_eq(tokenizer_eos(t), 2);
     ck_assert_int_eq(tokenizer_vocab_size(t), 560);
     ck_assert(tokenizer_is_special(t, 0));
@@ -37,11 +36,9 @@ START_TEST(config_names_bos_and_eos)
     ck_assert_str_eq(tokenizer_token(t, 13), "<0x0A>");
     tokenizer_free(t);
     t = open_variant("pieces", NULL, "{\"model_max_length\": 1000000000000000019884624838656}");
-    ck_assert_int_eq(tokenizer_bos(t), 1); // the post-processor's first token
     ck_assert_int_eq(tokenizer_eos(t), -1);
     tokenizer_free(t);
     t = open_variant("bytes", NULL, NULL);
-    ck_assert_int_eq(tokenizer_bos(t), -1);
     ck_assert_int_eq(tokenizer_eos(t), -1);
     tokenizer_free(t);
 }
@@ -636,7 +633,7 @@ END_TEST
 SUITE("tokenizer files")
 {
     TIMEOUT(60);
-    TEST(config_names_bos_and_eos);
+    TEST(config_names_eos);
     TEST(longest_piece_is_a_bound_or_none);
     TEST(fingerprint_ignores_layout);
     TEST(fingerprint_tells_tokenizers_apart);

@@ -13,6 +13,7 @@
 
 #include "engine/group_network.h"
 #include "engine/wakeup.h"
+#include "tests/comm_threads.h"
 #include "tests/suite.h"
 
 enum { STRANGERS = 40 };

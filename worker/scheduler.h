@@ -76,7 +76,7 @@ struct step_report {
     int rows;
     int64_t pairs; // attention pairs
     int64_t step_us;
-    int draft_length; // see scheduler_draft_length()
+    int draft_length; // draft tokens of each sequence that the next passes would verify
 };
 
 typedef void scheduler_report_fn(void *arg, const struct step_report *report);
@@ -116,9 +116,6 @@ void scheduler_set_matcher(struct scheduler *s, uint64_t id, struct grammar_matc
 // Gives the sequence a draft from output token `from` on, see sequence_set_draft(). NOT_FOUND: the scheduler has no
 // such sequence.
 enum status scheduler_set_draft(struct scheduler *s, uint64_t id, int from, const int32_t *tokens, int n);
-
-// Returns how many draft tokens of each sequence the next passes would verify.
-int scheduler_draft_length(const struct scheduler *s);
 
 // Drops the sequence in any state and frees its blocks at once. Nothing more is reported for it. Returns false if the
 // scheduler has no such sequence. Do not call scheduler_cancel() or scheduler_clear() from the callback.

@@ -778,7 +778,7 @@ void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *
 {
     struct http_server *server = loop->server;
     struct connection *c = mem_alloc(sizeof *c);
-    *c = (struct connection){.loop = loop, .fd = fd, .address = address->sin6_addr, .port = ntohs(address->sin6_port)};
+    *c = (struct connection){.loop = loop, .fd = fd, .address = address->sin6_addr};
     c->timer.due_us = INT64_MAX;
     c->opened_us = loop->now_us;
     c->writable = true;

@@ -29,7 +29,6 @@ enum {
     HTTP_LINGER_MS = 2000,
     HTTP_CONNECTION_BYTES = 4 << 10, // memory of an idle connection
     HTTP_TLS_BYTES = 32 << 10,       // additional memory of a TLS connection
-    HTTP_PEER_BYTES = INET6_ADDRSTRLEN + 8,
 };
 
 // A connection's state names the next thing it waits for: the end of the TLS handshake, of a head, of a body, of the
@@ -58,7 +57,6 @@ struct connection {
     int fd;
     struct peer peer; // accounts the memory that the connection holds
     struct in6_addr address;
-    uint16_t port;
     uint8_t state;           // enum connection_state
     bool readable, writable; // the socket may have bytes to read, room for bytes to write
     // TLS: a read that must write first waits for room, or a write that must read first waits for bytes, until the
@@ -102,8 +100,7 @@ struct http_exchange {
     bool notify; // a handler was called, so on_close must be called
     void *context, *user;
     struct http_head head;
-    const char *peer;
-    char texts[]; // texts of the head, then of the peer
+    char texts[]; // of the head
 };
 
 struct http_loop {
@@ -204,4 +201,3 @@ struct response_head {
 void response_head_write(struct http_buffer *out, const struct response_head *head);
 bool response_has_body(int status);
 void response_count(struct http_server *server, int status);
-const char *response_reason(int status);
