@@ -121,8 +121,7 @@ END_TEST
 
 START_TEST(a_drained_router_releases_its_nodes)
 {
-    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    struct fake_node *node = fixture_attach(&f, &hello);
+    struct fake_node *node = attach_worker("w");
     core_drain(f.c);
     ck_assert(core_idle(f.c));
     core_release_nodes(f.c, f.now_us);

@@ -99,11 +99,7 @@ END_TEST
 START_TEST(a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end)
 {
     f.options.bins_ahead = 1;
-    fixture_stop(&f);
-    struct core_options options = f.options;
-    fixture_init(&f);
-    f.options = options;
-    fixture_start(&f);
+    restart();
     struct fake_node *w = worker("w", 512);
     struct client *a = put(100, 0), *b = put(100, 0), *c = put(100, 0);
     fixture_advance(&f, 0);
@@ -370,8 +366,7 @@ static struct client *put_speculated(const char *tenant, int n_tokens, int prior
 START_TEST(no_stream_starves_requests_that_wait_for_both_pools)
 {
     struct fake_node *w = worker("w", 512);
-    struct node_hello hello = fixture_hello(NODE_SPECULATOR, "s");
-    struct fake_node *s = fixture_attach(&f, &hello);
+    struct fake_node *s = attach_speculator("s");
     struct client *low = NULL;
     int n_low = 0, n_late = 0;
     for (int round = 0; round < 1000; round++) {
@@ -660,8 +655,7 @@ END_TEST
 START_TEST(whole_prompts_are_packed_for_speculators)
 {
     worker("w", 512);
-    struct node_hello hello = fixture_hello(NODE_SPECULATOR, "s");
-    struct fake_node *s = fixture_attach(&f, &hello);
+    struct fake_node *s = attach_speculator("s");
     struct client *all[4];
     int lengths[] = {300, 212, 256, 255};
     for (int i = 0; i < 4; i++) {

@@ -528,8 +528,7 @@ END_TEST
 
 START_TEST(heartbeats_bring_kv_use_and_preemptions)
 {
-    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    struct fake_node *node = fixture_attach(&f, &hello);
+    struct fake_node *node = attach_worker("w");
     const struct node_heartbeat heartbeat = {.kv_blocks_free = 256, .preemptions = 7};
     core_heartbeat(f.c, node->node, &heartbeat, f.now_us);
     write_text(METRICS_TEXT);
@@ -610,8 +609,7 @@ END_TEST
 
 START_TEST(the_work_of_a_pool_is_predicted_once_costs_are_known)
 {
-    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    struct fake_node *node = fixture_attach(&f, &hello);
+    struct fake_node *node = attach_worker("w");
     fixture_send(&f, 500, 4);
     write_text(METRICS_TEXT);
     ck_sample("forepack:pool_work_seconds", -1);

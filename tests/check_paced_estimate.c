@@ -23,8 +23,7 @@ static int64_t pass(int rows)
 static void start(void)
 {
     setup();
-    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    w = fixture_attach(&f, &hello);
+    w = attach_worker("w");
     for (int i = 0; i < 100; i++)
         pass(1 << i % 10);
 }
