@@ -784,7 +784,7 @@ void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *
     c->writable = true;
     c->state = HTTP_HEAD;
     if (server->tls) {
-        c->ssl = http_tls_accept(server->tls, c);
+        c->ssl = tls_bio_accept(c);
         c->state = HTTP_HANDSHAKE;
     }
     c->link = &loop->connections;

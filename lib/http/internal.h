@@ -14,6 +14,7 @@
 #include "lib/base/address.h"
 #include "lib/base/address_counts.h"
 #include "lib/base/peer_budget.h"
+#include "lib/base/tls_server.h"
 #include "lib/http/buffer.h"
 #include "lib/http/http.h"
 #include "lib/http/parse.h"
@@ -126,7 +127,7 @@ struct http_loop {
 struct http_server {
     struct http_server_options o;
     int listeners[ADDRESS_SOCKETS_MAX], n_listeners, port;
-    struct http_tls *tls;             // NULL: plain
+    struct tls_server *tls;           // NULL: plain
     struct address_counts *addresses; // NULL: no bound
     atomic_bool stopping, closing;
     atomic_int connections, exchanges;
@@ -164,15 +165,8 @@ int socket_handshake(struct connection *c); // 0: done
 void socket_shutdown(struct connection *c); // shuts the sending side
 void socket_close(struct connection *c, bool reset);
 
-// --- tls.c
-enum status http_tls_open(const struct http_tls_files *files, int64_t check_ms, struct http_tls **tls_p);
-SSL *http_tls_accept(struct http_tls *tls, struct connection *c); // reads changed files first; NULL: no memory
-void http_tls_reload(struct http_tls *tls);                       // reads changed files now
-void http_tls_close(struct http_tls *tls);                        // NULL is allowed
-
 // --- tls_bio.c
-BIO_METHOD *tls_bio_method_create(void); // BIO_meth_free(); NULL: no memory
-bool tls_bio_attach(SSL *ssl, const BIO_METHOD *method, struct connection *c);
+SSL *tls_bio_accept(struct connection *c);      // for a handshake; the caller SSL_free()s it; NULL: no memory
 bool tls_bio_empty(const struct connection *c); // true if no bytes come until the socket's next event
 void tls_bio_end_turn(struct connection *c);    // call it before another connection has its turn
 
