@@ -47,11 +47,9 @@ END_TEST
 
 static void restart_with_policy(enum bin_policy policy, int batch_requests)
 {
-    fixture_stop(&f);
-    fixture_init(&f);
     f.options.policy = policy;
     f.options.batch_requests = batch_requests;
-    fixture_start(&f);
+    restart();
 }
 
 START_TEST(policy_none_dispatches_one_request_per_bin_by_arrival)

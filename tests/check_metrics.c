@@ -413,12 +413,10 @@ START_TEST(counts_equal_those_of_an_independent_observer)
     memset(bins_of, 0, sizeof bins_of);
     memset(refused, 0, sizeof refused);
     random_state = (uint64_t)_i;
-    fixture_stop(&f);
-    fixture_init(&f);
     f.options.max_queue_requests = 60;
     f.options.score_timeout_us = 100 * SECOND; // no request leaves a node unseen
     f.options.clock_us = fake_clock;
-    fixture_start(&f);
+    restart();
     for (int i = 0; i < NODES; i++) {
         char id[32];
         snprintf(id, sizeof id, "node-%d", i);
