@@ -17,7 +17,7 @@ struct dispatch_options {
     int kv_blocks;              // KV blocks of a group, DISPATCH_BLOCK_TOKENS tokens each; 0: more than it can use
     bool prefix_cache;          // groups have a prefix cache
     int workers;
-    int shared_head; // first tokens, shared by all prompts; a shorter prompt has no others
+    int shared_head; // number of first tokens that all prompts share; a shorter prompt has only shared tokens
     int64_t max_wait_us;
     int output_tokens; // tokens per request, one per step
     double seconds;    // CPU time after which the simulation stops

@@ -91,7 +91,7 @@ static int link_read(struct link *l, char *bytes)
     return n < 0 && errno == EAGAIN ? 0 : -1;
 }
 
-// Sends the request. Requests are small and their connection idle, so the socket takes them whole.
+// Sends the request. Requests are small and their connection idle, so the socket accepts them whole.
 static enum status link_send(struct http_load *load, struct link *l)
 {
     int size = (int)strlen(load->request);

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// See batch_encoding.h.
 #include "engine/batch_encoding.h"
 
 #include <string.h>
 
 enum { COUNTS = 8, SAMPLING_INTS = sizeof(struct row_sampling) / sizeof(int32_t) };
 
-// Returns the number of KV blocks that the pass uses of sequence s.
+// Returns the number of KV blocks of sequence s that the pass uses.
 static size_t blocks_used(const struct ragged_batch *b, int s)
 {
     size_t entries = (size_t)b->kv_len[s] + (size_t)(b->row_start[s + 1] - b->row_start[s]);
@@ -33,7 +32,7 @@ size_t batch_encoded_ints(const struct ragged_batch *b)
     return encoded_ints(b, all_blocks_used(b));
 }
 
-// Assumes that every row has logits, sampling parameters and importance.
+// Assumes the worst case: every row has logits, sampling parameters and importance.
 size_t batch_encoded_ints_max(int n_rows, int n_seqs, int seq_blocks)
 {
     size_t rows = (size_t)n_rows, seqs = (size_t)n_seqs;
@@ -79,8 +78,8 @@ static bool counts_are_valid(const int32_t *w)
     return w[6] <= 1 + (int64_t)w[3];
 }
 
-// Pads the `n` blocks at `from` to table rows of max_blocks. Returns false if `n` is not the number of blocks that the
-// sequences use.
+// Copies the blocks `from` [n] into table rows of max_blocks blocks, with padding. Returns false if `n` is not the
+// number of blocks that the sequences use.
 static bool table_pad(const struct ragged_batch *b, const int32_t *from, size_t n, int32_t *table, size_t table_ints)
 {
     size_t width = (size_t)b->max_blocks;

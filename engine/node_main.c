@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See node_main.h. A failure before serving is printed as one line on stderr, and status_exit_code() gives the exit
-// code.
+// A failure before serving is printed as one line on stderr, and status_exit_code() determines the exit code.
 #include "engine/node_main.h"
 
 #include <limits.h>
@@ -88,10 +87,10 @@ void node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct node_opti
 
 // --- the life of the process
 
-// Prints the failure and returns the exit code. A rank that only passes on another rank's failure has an empty message.
+// Prints the failure and returns the exit code. The message is empty if another rank failed; that rank prints it.
 static int report_failure(const struct node_program *program, enum status status)
 {
-    log_flush(); // the message on stderr must follow the log lines of its causes
+    log_flush(); // so that the message on stderr follows the log lines of its causes
     if (*status_message()) fprintf(stderr, "forepack-%s: %s\n", program->name, status_message());
     return status_exit_code(status);
 }
@@ -114,7 +113,7 @@ static enum status check_options(const struct node_program *program)
     return program->check ? program->check() : STATUS_OK;
 }
 
-// Parses the options. Every rank gets the same arguments, so only rank 0 reports wrong ones.
+// Parses the options. Every rank has the same arguments, so only rank 0 reports wrong arguments.
 static bool parse_options(const struct node_program *program, int argc, char **argv)
 {
     if (group_rank_hint() == 0) {
@@ -244,8 +243,8 @@ static void group_reload(void *arg)
     log_options_apply_level(&group->program->common->log);
 }
 
-// Ends the group at once if a GPU is in trouble although the node leaves for another reason: closing the model could
-// hang on that GPU.
+// If a GPU is in trouble although the node leaves for another reason, ends the group immediately: closing the model
+// could hang on that GPU.
 static void leave_broken_gpus(struct group_of_node *group)
 {
     char sentence[ENGINE_TROUBLE_MAX];
@@ -331,7 +330,7 @@ static void name_process(const struct node_program *program, const struct comm *
     log_options_apply(&program->common->log, name);
 }
 
-// Called by all ranks, which fail alike if the leader's tokenizer cannot be opened. Followers need none.
+// Called by all ranks. All ranks fail if the leader's tokenizer cannot be opened. Followers need no tokenizer.
 static enum status open_tokenizer(const struct node_program *program, struct comm *comm, struct tokenizer **tokenizer_p)
 {
     enum status status = comm->rank ? STATUS_OK : tokenizer_open(program->common->model, tokenizer_p);
@@ -344,10 +343,11 @@ static void watch_gpu(const struct node_options *options, struct engine *engine)
 {
     struct gpu_limits limits = {0};
     if (strcmp(options->gpu_health, "off") == 0) return;
-    if (gpu_limits_read(options, &limits) == STATUS_OK) engine_watch_gpu(engine, &limits); // checked at the start
+    // cannot fail: the options were checked at the start
+    if (gpu_limits_read(options, &limits) == STATUS_OK) engine_watch_gpu(engine, &limits);
 }
 
-// Runs a rank from opening its model to its exit. sends_bf16: sums between hosts are sent as bf16, see
+// Runs a rank from opening its model to its exit. `sends_bf16` is true if sums between hosts are sent as bf16, see
 // group_set_allreduce_bf16().
 static int run_engine(const struct node_program *program, const struct tokenizer *tokenizer, struct comm *comm,
                       bool sends_bf16)
@@ -363,8 +363,8 @@ static int run_engine(const struct node_program *program, const struct tokenizer
     return code;
 }
 
-// Opens the files of the tokenizer right before the files of the model: loading may take minutes, in which other files
-// may replace them.
+// Opens the files of the tokenizer just before the files of the model, so that both come from one checkpoint: loading
+// may take minutes, and the files may be replaced meanwhile.
 static int run_rank(const struct node_program *program, struct comm *comm, bool sends_bf16)
 {
     struct tokenizer *tokenizer = NULL;

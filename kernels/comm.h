@@ -16,7 +16,7 @@
 struct comm {
     int rank, size;
     const struct comm_ops *ops;
-    int limit_ms;                   // time limit of a wait, if the comm can give up a wait (NCCL); 0: no limit
+    int limit_ms;                   // time limit of a wait, for comms that can end a wait (NCCL); 0: no limit
     atomic_uint_least64_t progress; // counts the stages of passes that this rank has completed (kernels/backend.h)
     // True while this rank waits for other ranks; reports of hangs show it. Stays true if another rank made the wait
     // fail.

@@ -46,7 +46,7 @@ struct ragged_batch {
     int n_logit_rows;                    // L
     const int32_t *logit_row;            // [L] rows that need logits or a sampled token
     const struct row_sampling *sampling; // [L] the backend samples a token for each; NULL: no tokens are needed
-    int n_unread_rows;                   // with `sampling`: this many logit rows, the last ones, need no logits
+    int n_unread_rows; // with `sampling`: number of logit rows, the last ones, whose logits nobody reads
 
     // Speculator only: importance rows. The pass computes their attention over the first `importance_keys` entries of
     // their sequence (the prompt): the maximum over layers and heads of the smoothed softmax (arXiv 2502.02789).

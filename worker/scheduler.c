@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// See scheduler.h. A step: compose a pass, run it, sample the next tokens, report them.
+// A step: compose a pass, run it, sample the next tokens, report them.
 //
 //     scheduler_add ──▶ queue ──start──▶ running ──finish──▶ reported, freed
 //                         ▲                 │
 //                         └─────preempt─────┘        cancel frees from either
 //
-// A sequence with a grammar is held before the queue until it has its matcher.
+// A sequence with a grammar joins the queue when it has its matcher. Until then, it is held.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,7 +17,7 @@
 #include "worker/scheduler_state.h"
 
 enum { UNPACED_DRAFT = 8 };   // length of drafts with PACE_UNLIMITED
-enum { WAITING_MAX = 65536 }; // the router queues requests itself, so more waiting sequences here are a fault
+enum { WAITING_MAX = 65536 }; // the router has its own queue, so more waiting sequences are a fault
 
 // ---- a step ----
 
@@ -34,7 +34,7 @@ static enum status run_pass(struct scheduler *s, struct scheduled_pass *pass, in
     return STATUS_OK;
 }
 
-// Learns from a pass that took `us`, with `sampling_us` of it for sampling on the host.
+// Learns from a pass that took `us`, including `sampling_us` for sampling on the host.
 static void learn_times(struct scheduler *s, const struct scheduled_pass *pass, int64_t us, int64_t sampling_us)
 {
     const struct ragged_batch *batch = &pass->builder.batch;
@@ -46,7 +46,7 @@ static void learn_times(struct scheduler *s, const struct scheduled_pass *pass, 
     if (has_prompts || !draft_rows) pace_pass_end(&s->pace, rows, us - sampling_us);
 }
 
-// Returns how many draft tokens of each sequence the next passes would verify.
+// Returns how many draft tokens per sequence the next passes would verify.
 static int draft_length(const struct scheduler *s)
 {
     int decodes = 0;

@@ -24,7 +24,7 @@ int bench_sampling(int argc, char **argv);
 int bench_template(int argc, char **argv);
 int bench_grammar(int argc, char **argv);
 
-double thread_cpu_us(void); // of the calling thread
+double thread_cpu_us(void); // CPU time of the calling thread
 
 // Option rows that select the model; `o` has the fields model, shape, load, backend and dtype.
 // clang-format off

@@ -41,7 +41,7 @@ static void sleep_until(int64_t due_us)
         continue;
 }
 
-// Takes the calls in turn with the other threads.
+// Makes calls. The threads take the next call in turn.
 static void *caller_run(void *argument)
 {
     struct caller *caller = argument;

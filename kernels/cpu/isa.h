@@ -165,8 +165,8 @@ struct panel_out {
     struct rows_out to;
     int row, column; // row and column of the first sum
     int columns;     // columns of the panel that exist in out
-    // Store past the caches. Not with LINEAR_ADD. Every panel except the last one then fills whole, aligned cache
-    // lines.
+    // Use non-temporal stores, which bypass the caches. Not with LINEAR_ADD. Every panel except the last one then fills
+    // whole, aligned cache lines.
     bool streamed;
 };
 

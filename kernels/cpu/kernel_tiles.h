@@ -129,7 +129,7 @@ INLINE struct amx_start amx_start_at(const struct panel_gemm *p, const float *c,
             tile_zero(t);                                                                                              \
     } while (0)
 
-// Loads a tile of x or of a panel. `once`: the other operand is used from L1 again and again.
+// Loads a tile of x or of a panel. `once`: this tile is used once, while the other operand is reused from L1.
 #define TILE_LOAD(t, from, once)                                                                                       \
     do {                                                                                                               \
         if (once)                                                                                                      \
@@ -251,7 +251,7 @@ INLINE void rows_gemm_amx(const struct panel_gemm *p, int row, int rows, int col
     }
 }
 
-// Computes one row tile, past which the panel streams.
+// Computes one row tile, which uses each part of the panel once.
 INLINE void one_tile_gemm(const struct panel_gemm *p, int row, int rows, struct overlap *overlap,
                           const enum gemm_type type)
 {

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chooses the software prefetch that streams weights fastest. A gemm of few rows reads each panel once, at the speed of
 // memory. Requesting lines ahead of their use is faster on some machines. On other machines it disturbs the hardware
-// prefetcher and is slower. So a backend measures it once its weights are loaded, on these weights and on all its
-// threads, as a decode step reads them. That takes about 30 ms, and the packed weight cache keeps the choice for later
-// starts. Weights below 128 MiB, which caches may hold, keep the default of the level.
+// prefetcher and is slower. So a backend measures the candidates once its weights are loaded, on these weights and on
+// all its threads, as a decode step reads them. That takes about 30 ms, and the packed weight cache keeps the choice
+// for later starts. Weights below 128 MiB, which caches may hold, keep the default of the level.
 //
 // A prefetch never changes a result.
 #pragma once

@@ -45,7 +45,7 @@ INLINE void vec_store(float *to, vec v)
     memcpy(to, &v, sizeof v);
 }
 
-// Stores past the caches. `to` is aligned to a vector.
+// Uses a non-temporal store, which bypasses the caches, if the level has one. `to` is aligned to a vector.
 INLINE void vec_store_streamed(float *to, vec v)
 {
 #if defined(__AVX512F__)
@@ -152,8 +152,8 @@ INLINE void vec_store_bf16(uint16_t *to, vec v)
     memcpy(to, &half, sizeof half);
 }
 
-// Stores two neighbouring vectors as vec_store_bf16 does. If `streamed`, stores past the caches where the level can,
-// and `to` must be aligned to a vector.
+// Stores two neighbouring vectors as vec_store_bf16 does. If `streamed`, uses a non-temporal store if the level has
+// one, and `to` must be aligned to a vector.
 INLINE void vec_store_bf16_pair(uint16_t *to, vec low, vec high, const bool streamed)
 {
 #ifdef __AVX512BF16__
@@ -168,7 +168,7 @@ INLINE void vec_store_bf16_pair(uint16_t *to, vec low, vec high, const bool stre
 #endif
 }
 
-// Orders stores past the caches before later reads by other threads.
+// Orders non-temporal stores before later reads by other threads.
 INLINE void vec_store_fence(void)
 {
 #if defined(__AVX512F__)
@@ -227,7 +227,7 @@ INLINE vec vec_in_register(vec v)
     return v;
 }
 
-// Returns a constant that is loaded anew for each use, so that an instruction can overwrite its register.
+// Returns a constant that is loaded again for each use, so that an instruction can overwrite its register.
 INLINE vec vec_broadcast(const float *value)
 {
 #if defined(__AVX512F__)

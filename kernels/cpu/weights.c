@@ -107,7 +107,7 @@ static void transpose_four_rows(uint32_t *to, size_t stride, const char *const r
     }
 }
 
-// Stores past the caches: a panel is next read when the model runs, and its lines are overwritten whole.
+// Uses non-temporal stores: a panel is next read when the model runs, and its lines are overwritten whole.
 static void store_nontemporal(uint32_t *to, const uint32_t *from, size_t words)
 {
 #if defined(__SSE2__)

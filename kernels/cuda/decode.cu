@@ -14,7 +14,7 @@
 // order.
 //
 // How a row's entries are split depends only on their number, and all sums have a fixed order. Thread blocks of splits
-// that a row does not have end at once: a captured pass is launched with the largest number of splits it may need.
+// that a row does not have end immediately: a captured pass is launched with the largest number of splits it may need.
 #include "kernels/cuda/dependent.h"
 #include "kernels/cuda/prompt_scores.h"
 #include "kernels/cuda/rope.h"

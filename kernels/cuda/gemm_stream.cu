@@ -10,9 +10,9 @@
 // the next tile start before the current tile ends. Copies of the weight start while the previous kernel still runs
 // (dependent.h).
 //
-// Each multiprocessor has 128 to 176 KiB in flight, half or more of it weight. The rows are read from the L2 cache once
-// per TILES x 16 outputs. So more outputs per block mean fewer reads, and fewer outputs mean more thread blocks. The
-// host chooses the number (stream_tiles). The choice changes no bit.
+// Each multiprocessor has 128 to 176 KiB in flight, of which at least half is data of the weight. The rows are read
+// from the L2 cache once per TILES x 16 outputs. So more outputs per block mean fewer reads, and fewer outputs mean
+// more thread blocks. The host chooses the number (stream_tiles). The choice changes no bit.
 #include "kernels/cuda/dependent.h"
 #include "kernels/cuda/few_rows.h"
 

@@ -165,7 +165,7 @@ cudaError_t launch_rope_append(cudaStream_t stream, const struct kv_cache *kv, c
 // The driver's description of the KV cache, with which TMA reads it if geometry_wgmma is true. Made once for each
 // cache.
 struct kv_map {
-    bool made; // else tiles are computed without TMA
+    bool made; // false: tiles are computed without TMA
     int multiprocessors;
     unsigned char bytes[128]; // of a CUtensorMap
 };

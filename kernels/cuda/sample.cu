@@ -80,7 +80,7 @@ struct scratch {
     int n_found;
 };
 
-// A row. Eligible are tokens with keys above `edge`, and tokens with key `edge` and indices up to edge_index.
+// A row. A token is eligible if its key is above `edge`, or if its key is `edge` and its index is at most edge_index.
 struct row {
     struct scratch *scratch;
     const float *data;

@@ -28,8 +28,8 @@ enum status new_file_open(struct new_file *file, const char *path);
 enum status new_file_commit(struct new_file *file);
 void new_file_discard(struct new_file *file);
 
-// Removes temporary files for `path` that killed processes of this user left. They have names as new_file_open() makes
-// them, and no process has locked them.
+// Removes temporary files for `path` that were left by killed processes of this user. Such files have names as
+// new_file_open() makes them, and no process has locked them.
 void new_file_remove_leftovers(const char *path);
 
 // Syncs the folder of this file, so that a rename in it survives a crash of the machine.

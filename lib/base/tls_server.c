@@ -20,7 +20,7 @@ struct label {            // describes a certificate in logs
 };
 
 struct tls_server {
-    char *cert, *key, *client_ca; // paths; client_ca: NULL: clients need no certificate
+    char *cert, *key, *client_ca; // paths; client_ca may be NULL: clients need no certificate
     const char *protocol;         // see struct tls_server_options
     int64_t interval_us;
     pthread_mutex_t mutex;             // guards what follows
@@ -88,9 +88,9 @@ static enum status context_set_authorities(SSL_CTX *context, const char *path)
         sk_X509_NAME_pop_free(names, X509_NAME_free);
         return file_refuse(path);
     }
-    SSL_CTX_set_client_CA_list(context, names); // takes it over
+    SSL_CTX_set_client_CA_list(context, names); // takes ownership
     SSL_CTX_set_verify(context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, NULL);
-    // A resumed session would not show the client's certificate again, though it may have expired.
+    // A resumed session would not show the client's certificate again, even if the certificate has expired.
     SSL_CTX_set_options(context, SSL_OP_NO_TICKET);
     SSL_CTX_set_num_tickets(context, 0);
     return STATUS_OK;

@@ -86,7 +86,7 @@ void exchange_close(struct http_exchange *x, bool disconnected)
     http_unref(x);
 }
 
-// --- the loop's view
+// --- functions for the loop
 
 bool exchange_is_started(struct http_exchange *x)
 {
@@ -295,7 +295,8 @@ static void append_chunk(struct http_exchange *x, const void *bytes, size_t size
     response_grown(x, http_buffer_size(&x->out) - before);
 }
 
-// Disconnects at once, so that the client cannot take a broken response for a complete one. The caller holds the lock.
+// Disconnects immediately, so that the client cannot take a broken response for a complete one. The caller holds the
+// lock.
 static void abandon(struct http_exchange *x)
 {
     x->abandoned = true;

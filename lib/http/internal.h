@@ -21,19 +21,19 @@
 #include "lib/http/timers.h"
 
 enum {
-    HTTP_IN_BYTES = 65536,       // bytes read at once
-    HTTP_AHEAD_BYTES = 4096,     // bytes of further requests that are read while a request waits for its response
+    HTTP_IN_BYTES = 65536,       // bytes of one read
+    HTTP_AHEAD_BYTES = 4096,     // bytes of pipelined requests that are read while a request waits for its response
     HTTP_TURN_BYTES = 256 << 10, // bytes read or written for one connection before the next connection's turn
     HTTP_TURN_REQUESTS = 16,
-    HTTP_READ_MIN_COST = 256,     // bytes that a read counts at least: a TLS record may carry a single byte
+    HTTP_READ_MIN_COST = 256,     // a read counts as at least these bytes: a TLS record may carry a single byte
     HTTP_TURN_EMPTY_RECORDS = 32, // limit of TLS records without data in one turn; above it the connection is closed
     HTTP_LINGER_MS = 2000,
     HTTP_CONNECTION_BYTES = 4 << 10, // memory of an idle connection
     HTTP_TLS_BYTES = 32 << 10,       // additional memory of a TLS connection
 };
 
-// A connection's state names the next thing it waits for: the end of the TLS handshake, of a head, of a body, of the
-// response (HANDLING: from the handler, FLUSHING: by the client), or the client's FIN.
+// A connection's state names what it waits for: the end of the TLS handshake, of a head or of a body; the handler's
+// response (HANDLING); the client, which must read the response (FLUSHING); or the client's FIN (LINGER).
 enum connection_state { HTTP_HANDSHAKE, HTTP_HEAD, HTTP_BODY, HTTP_HANDLING, HTTP_FLUSHING, HTTP_LINGER, HTTP_CLOSED };
 
 struct connection {
@@ -46,7 +46,7 @@ struct connection {
     SSL *ssl; // NULL: plain
     struct http_exchange *exchange;
     struct http_buffer in;     // bytes of the next request, not yet parsed
-    struct http_buffer tls_in; // bytes of the socket that OpenSSL has not asked for
+    struct http_buffer tls_in; // bytes read from the socket that OpenSSL has not asked for
     size_t in_charge;          // bytes of `in` and `tls_in` that are counted in server->body_bytes
     struct http_buffer out;    // bytes of the response that go to the socket next
     struct http_scan scan;
@@ -59,12 +59,13 @@ struct connection {
     struct peer peer; // accounts the memory that the connection holds
     struct in6_addr address;
     uint8_t state;           // enum connection_state
-    bool readable, writable; // the socket may have bytes to read, room for bytes to write
-    // TLS: a read that must write first waits for room, or a write that must read first waits for bytes, until the
-    // socket's event. An incomplete handshake message, such as a new key, blocks both directions.
+    bool readable, writable; // the socket may have bytes to read; may have room to write
+    // TLS may have to write before it can read, and to read before it can write. So a read waits until the socket has
+    // room, or a write waits until it has bytes. An incomplete handshake message, such as a new key, blocks both
+    // directions.
     bool read_awaits_room, write_awaits_bytes;
-    bool shaking;          // its handshake has the address's place in loop->handshaking
-    bool awaits_handshake; // waits for the handshake of another connection of its address
+    bool shaking;          // its handshake is counted in loop->handshaking
+    bool awaits_handshake; // waits until another connection of its address ends its handshake
     bool drained;          // TLS: the socket has no bytes until the next event
     bool peer_closed;      // the client has closed its sending side
     bool broken;           // the socket has failed
@@ -85,10 +86,10 @@ struct http_exchange {
     bool started, ended;      // the response has started, has ended
     bool chunked;             // the response is chunked
     bool no_body;             // the response has no body (HEAD, 204)
-    bool closed;              // on_close is due or has run; loop and server may be gone
+    bool closed;              // on_close has run or is about to run; loop and server may be gone
     bool abandoned;
     bool queued;
-    bool complete;                     // the request is complete: the connection can serve another one
+    bool complete;                     // the whole request was received, so the connection can serve another one
     bool close;                        // the response tells the client that the connection closes
     size_t body_charge;                // bytes counted in server->body_bytes
     struct http_exchange *next_queued; // guarded by the loop's lock
@@ -110,12 +111,12 @@ struct http_loop {
     int epoll_fd, event_fd;
     int spare_fd; // freed to accept and refuse a connection when the process has no descriptor left; -1: none
     bool listening;
-    int64_t now_us, listen_again_us;    // INT64_MAX: no pause
-    struct address_counts *handshaking; // addresses with a handshake, at most one each; NULL: no bound
+    int64_t now_us, listen_again_us;    // listen_again_us: end of a pause in listening; INT64_MAX: no pause
+    struct address_counts *handshaking; // counts handshakes, at most one per address; NULL: no bound
     int n_awaiting;                     // connections with awaits_handshake
     struct http_timers timers;
     struct connection *connections, *ready, *dead;
-    struct connection *idle, **idle_end; // await the first byte of a request, the longest idle one first
+    struct connection *idle, **idle_end; // connections that await the first byte of a request, longest idle first
     char *in;                            // [HTTP_IN_BYTES]
     char *texts;                         // [HTTP_TEXT_ROOM(max_head_bytes)]
     char *tls_in;                        // [HTTP_IN_BYTES] TLS bytes of the connection whose turn it is; NULL: plain
@@ -138,7 +139,7 @@ struct http_server {
     struct http_loop *loops; // [o.threads]
     int n_loops;
     pthread_mutex_t lock;
-    pthread_cond_t idle; // with `lock`: exchanges became 0 while stopping
+    pthread_cond_t idle; // with `lock`: signalled when `exchanges` becomes 0 while stopping
 };
 
 // --- loop.c
@@ -176,7 +177,7 @@ void exchange_set_complete(struct http_exchange *x, bool *started_p);
 bool exchange_is_started(struct http_exchange *x);
 // Moves the header lines that on_head added to `extra`.
 void exchange_take_headers(struct http_exchange *x, struct http_buffer *extra);
-// Moves the response so far to the connection. Returns false if the exchange was abandoned.
+// Moves the response bytes so far to the connection. Returns false if the exchange was abandoned.
 bool exchange_take_output(struct http_exchange *x, struct connection *c);
 // Adds `more` to the counts of unread bytes. A negative number, cast to size_t, subtracts.
 void exchange_count_unread(struct http_exchange *x, size_t more);

@@ -20,7 +20,7 @@
 
 enum { EVENTS = 256, ACCEPTS_PER_TURN = 32, LISTEN_PAUSE_US = 100000, REFUSED_LOG_US = 10000000 };
 
-static _Thread_local struct http_loop *own_loop; // of this thread
+static _Thread_local struct http_loop *own_loop; // the loop that runs in this thread, or NULL
 
 // --- the queue
 
@@ -197,7 +197,7 @@ static void accept_one(struct http_loop *loop, int fd, const struct sockaddr_sto
     struct sockaddr_in6 address = address_to_ipv6(from);
     const char *refusal = admit(loop, &address.sin6_addr);
     if (refusal) {
-        count_refused(server, refusal); // before the client can see it
+        count_refused(server, refusal); // before the client can see the refusal
         close(fd);
         return;
     }
@@ -297,7 +297,7 @@ static void *loop_main(void *argument)
 
 static enum status start_thread(struct http_loop *loop)
 {
-    // Blocks SIGPIPE, too, because OpenSSL writes with write(2).
+    // thread_create() blocks SIGPIPE, too, which OpenSSL's write(2) can raise.
     int error = thread_create(&loop->thread, loop_main, loop);
     if (error) return status_fail(STATUS_INTERNAL, "cannot start a thread: %s", strerror(error));
     pthread_setname_np(loop->thread, "http");

@@ -295,7 +295,7 @@ enum {
     CHUNK_DATA,
     CHUNK_DATA_CR,
     CHUNK_DATA_LF,
-    TRAILER_START, // of a line
+    TRAILER_START, // start of a trailer's line
     TRAILER,
     TRAILER_LF,
     LAST_LF,

@@ -47,7 +47,7 @@ struct http_head {
 #define HTTP_TEXT_ROOM(size) ((size) + 16)
 
 // Parses a whole head, the final empty line included. `texts` has room for HTTP_TEXT_ROOM(size) bytes. Returns 0, or
-// the HTTP status of the refusal (400, 417, 431, 501, 505). *sentence_p then says why.
+// the HTTP status of a refusal (400, 417, 431, 501, 505), with the reason in *sentence_p.
 int http_parse_head(const char *bytes, size_t size, char *texts, struct http_head *head, const char **sentence_p);
 
 // Returns the value for `name`, in upper or lower case, in a list of pairs. NULL: there is none.
@@ -55,7 +55,7 @@ const char *http_pair(const char *pairs, const char *name);
 
 // --- a chunked body
 
-enum { HTTP_EXTENSIONS_MAX = 4096, HTTP_TRAILERS_MAX = 8192 }; // bytes of one body
+enum { HTTP_EXTENSIONS_MAX = 4096, HTTP_TRAILERS_MAX = 8192 }; // limits in bytes for one body
 
 // State of reading a chunked body. Zero it for every body.
 struct http_chunks {

@@ -14,7 +14,7 @@
 #include "lib/http/internal.h"
 
 enum { KEEPALIVE_S = 30, NOTSENT_BYTES = 16384 };
-enum { BODY_BYTES = 64 << 20, BODIES = 4 }; // defaults: the largest body, and how many of them at once
+enum { BODY_BYTES = 64 << 20, BODIES = 4 }; // defaults: max_body_bytes, and max_bodies_bytes in units of it
 
 static size_t all_bodies(size_t max_body_bytes)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Connects OpenSSL to the socket of a TLS connection. OpenSSL asks for the 5 bytes of a record's head, then for its
 // body, then for the next head. That would take one recv(2) for each part, and a last recv(2) that finds no bytes. Here
-// a single recv(2) takes all bytes of the socket.
+// a single recv(2) reads all bytes of the socket.
 //
 // The bytes go to the loop's buffer, because a turn of a connection usually uses all of them. Bytes left at the end
 // of the turn are kept with the connection.
@@ -100,7 +100,7 @@ static bool attach(SSL *ssl, struct connection *c)
     if (!bio) return false;
     BIO_set_data(bio, c);
     BIO_set_init(bio, 1);
-    SSL_set_bio(ssl, bio, bio); // takes it over
+    SSL_set_bio(ssl, bio, bio); // takes ownership
     return true;
 }
 

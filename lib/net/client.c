@@ -105,7 +105,7 @@ static void stream_free(struct rpc_stream *stream)
     net_object_closed();
 }
 
-// Releases C-core's call when it has ended, then the mutex, then the stream when it is closed too.
+// Releases C-core's call if it has ended, unlocks the mutex, and frees the stream if it is closed, too.
 static void stream_release_and_unlock(struct rpc_stream *stream)
 {
     if (stream->core && stream->ended && !stream->batches && (stream->read_all || stream->cancelled)) {
@@ -434,7 +434,7 @@ static bool text_starts_with(const char *text, const char *prefix)
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-// Returns advice for C-core's text on a failed connection.
+// Returns a remedy for C-core's text on a failed connection.
 static const char *connect_advice(const char *text)
 {
     static const struct {
@@ -513,7 +513,7 @@ void rpc_stream_close(struct rpc_stream *stream)
     if (!stream) return;
     pthread_mutex_lock(&stream->mutex);
     stream_cancel_locked(stream);
-    stream->cancelled = true; // no further batch, also when the status was already received
+    stream->cancelled = true; // no further batch, even if the status was already received
     stream->closed = true;
     stream_release_and_unlock(stream);
 }

@@ -13,7 +13,7 @@
 #include "lib/net/header_size.h"
 
 struct frames_limits {
-    int max_calls;           // calls that may be open at once
+    int max_calls;           // limit of open calls
     size_t max_header_bytes; // decoded bytes of a header block
     int max_headers;         // headers of a header block
     // Token buckets (burst, refill per second) for frames that carry nothing and for resets of calls. Useful frames

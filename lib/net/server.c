@@ -21,9 +21,9 @@
 
 enum { CONNECTIONS_MAX = 20000, CALLS_MAX = 16384, IDLE_MS = 120000, UNREAD_MS = 30000 };
 
-// Limits of a connection, no matter which SETTINGS its client acknowledges. C-core has the same limit of headers, so
-// that it never drops a part of a header block: its table of headers would then differ from the client's. call.c
-// refuses calls with more than NET_METADATA_BYTES.
+// Limits of a connection, no matter which SETTINGS its client acknowledges. C-core gets the same limit of headers. With
+// a lower limit it would drop a part of a header block, and its table of headers would then differ from the client's.
+// call.c refuses calls with more than NET_METADATA_BYTES.
 enum {
     HEADER_BYTES_MAX = 2 * NET_METADATA_BYTES,
     HEADERS_MAX = 128,

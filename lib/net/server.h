@@ -15,8 +15,8 @@ struct net_listener;
 struct net_sockets;
 struct net_symbols;
 
-enum { NET_REFLECTIONS_MAX = 64 };  // reflection calls at once, which are open to everyone
-enum { NET_METADATA_BYTES = 8192 }; // limit of a call's metadata; each header counts 32 bytes more
+enum { NET_REFLECTIONS_MAX = 64 };  // limit of open reflection calls, which need no authorisation
+enum { NET_METADATA_BYTES = 8192 }; // limit of a call's metadata; each header counts 32 additional bytes
 
 struct rpc_server {
     grpc_server *core;

@@ -62,7 +62,7 @@ struct net_socket *net_socket_of(int fd)
     return atomic_load_explicit(&table[fd], memory_order_acquire);
 }
 
-// --- names that C-core has of peers: IPv6 addresses that contain the socket's number
+// --- C-core's names of peers: IPv6 addresses that contain the socket's number
 
 enum { PREFIX_BYTES = 8 };
 static const uint8_t prefix[PREFIX_BYTES] = {0xfd, 'f', 'o', 'r', 'e', 'p', 'a', 'c'};
@@ -130,7 +130,7 @@ void net_socket_prove(struct net_socket *s)
 
 // --- ending
 
-// Ends the connection. C-core notices at once: its next call fails, and the shutdown wakes it.
+// Ends the connection. C-core notices immediately: its next call fails, and the shutdown wakes it.
 static void socket_end(struct net_socket *s)
 {
     pthread_mutex_lock(&s->mutex);
@@ -152,7 +152,7 @@ static void socket_refuse(struct net_socket *s, const char *reason)
     socket_end(s);
 }
 
-// Sends the client the reason, if the socket takes it at once.
+// Sends the client the reason if the socket accepts it without waiting.
 static void goodbye_send(struct net_socket *s, enum frames_found found)
 {
     uint8_t bytes[FRAMES_GOODBYE_BYTES];
@@ -221,7 +221,7 @@ static ssize_t fail_with(int error)
     return -1;
 }
 
-// Tells C-core if another read at once is useful, in the way of the kernel's TCP_INQ.
+// Tells C-core, as the kernel does with TCP_INQ, if it should read again immediately.
 static void report_queue(struct msghdr *m, bool empty)
 {
     if (m->msg_controllen < CMSG_SPACE(sizeof(int))) {

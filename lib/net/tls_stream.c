@@ -88,7 +88,7 @@ static bool attach(SSL *ssl, int fd)
     s->fd = fd;
     BIO_set_data(bio, s);
     BIO_set_init(bio, 1);
-    SSL_set_bio(ssl, bio, bio); // takes it over
+    SSL_set_bio(ssl, bio, bio); // takes ownership
     return true;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a server's TLS connection over a non-blocking socket: handshake, name of the client, reading and writing in the
-// manner of recvmsg() and sendmsg(). Private to net/. One thread at a time.
+// Runs a server's TLS connection over a non-blocking socket: handshake, name of the client, and functions that read and
+// write like recvmsg() and sendmsg(). Private to net/. One thread at a time.
 #pragma once
 
 #include <openssl/ssl.h>
@@ -26,7 +26,7 @@ struct net_tls_stream {
 
 void net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl); // the stream must not move in memory afterwards
 void net_tls_stream_fini(struct net_tls_stream *stream);
-// Returns the number of bytes read, 0 if the client sends no more, or -1 and errno.
+// Returns the number of bytes read, 0 if the client sends no more, or -1 with errno set.
 ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts);
 // Returns true if, after a read, no bytes are left until the socket's next event.
 bool net_tls_stream_is_drained(const struct net_tls_stream *stream);

@@ -54,7 +54,7 @@ struct node_measures {
     struct node_gpus gpus;                     // written by node_reports.c
     struct histogram first_token, inter_token; // worker groups: time to first token; time between two tokens
     struct histogram score;                    // speculators: time from dispatch to the answer
-    struct histogram pass, fill;               // time of a pass; rows of a bin over the node's token budget
+    struct histogram pass, fill;               // time of a pass; rows of a bin divided by the node's token budget
     struct node_measures *next;
 };
 enum { NODES_GONE_MAX = 64 };

@@ -9,9 +9,9 @@
 
 struct node_gpu {
     int rank;
-    bool seen;     // some heartbeat has reported the GPU, so its counters are known
+    bool seen;     // a heartbeat has reported the GPU, so its counters are known
     bool reported; // the last heartbeat has reported the GPU
-    bool known;    // the last heartbeat has reported the GPU, with gauges that were recent
+    bool known;    // the last heartbeat has reported the GPU, with recent gauges
     bool healthy;  // false: the GPU is in trouble. The node then drains, unless it is set to only report its GPUs
     bool has_temperature, has_ecc, has_throttle;
     int temperature_celsius;

@@ -23,7 +23,8 @@ void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t 
 // Handles a request whose kept ranges are known. It joins the waiting set of the worker groups, or ends if only its
 // score was asked for.
 void core_request_ready(struct core *c, struct request *r, int64_t now_us);
-// Handles a request whose worker group was lost. The request waits for another group, which gets its tokens so far too.
+// Handles a request whose worker group was lost. The request waits for another group, which is also sent the tokens
+// generated so far.
 void core_request_replay(struct core *c, struct request *r, enum node_loss loss, int64_t now_us);
 
 // Moves the request from its waiting set into a bin of the node. core_request_dispatched() follows when the bin is

@@ -23,7 +23,7 @@ void score_plan_settle_quality(const struct core *c, struct request *r)
     if (prefill->keep_rate < 1 && !core_quality_applies(c, prefill)) prefill->quality = 0;
 }
 
-// Returns why no speculator may or can score the request. Returns SKIP_NONE if one may and can.
+// Returns why no speculator scores the request, or SKIP_NONE if a speculator can score it.
 static enum skip_reason skip_reason_of(const struct core *c, const struct request *r)
 {
     const struct prefill *prefill = &r->spec.prefill;

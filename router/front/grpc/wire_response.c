@@ -18,7 +18,7 @@ static void response_send(struct rpc_call *call, const char *id, Forepack__V1__G
 
 // --- chunks
 
-// Returns one block with every protobuf struct of a chunk's log-probabilities; free() it.
+// Returns one allocation with all protobuf structs of a chunk's log-probabilities. The caller frees it.
 static Forepack__V1__TokenLogprob **logprob_messages(const struct token_logprob *logprobs, int n)
 {
     size_t n_top = 0;
@@ -75,7 +75,7 @@ void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct
 
 // --- completions
 
-// Returns one block with the list and its messages; free() it.
+// Returns one allocation with the list and its messages. The caller frees it.
 static Forepack__V1__TokenRange **range_messages(const struct token_range *ranges, int n)
 {
     Forepack__V1__TokenRange **list = mem_alloc((size_t)n * (sizeof *list + sizeof(Forepack__V1__TokenRange)) + 1);

@@ -4,8 +4,8 @@
 //
 //   http_service.c      routes, pings of streams that are silent
 //   http_call.c         ids, authorisation and errors of every exchange
-//   http_intake.c       bodies to their readers, at once or through the pool
-//   json_body.c         fields of a JSON body by tables
+//   http_intake.c       bodies to their readers, directly or through the pool
+//   json_body.c         fields of a JSON body, read with tables
 //   json_generation.c   fields of a generation, to a GenerateRequest
 //   json_writer.c       JSON text
 //   http_input.c        fields and prompts of a body
@@ -55,19 +55,19 @@ struct http_service_options {
     int max_connections_per_address;  // 0: no bound
     bool proof;                       // as in http_server_options: clients must show a key
     size_t max_body_bytes;
-    int64_t ping_ms; // a stream is pinged when nothing was sent for this long, or at most a third later; 0: 15000
-    // As in http_server_options; 0: its default.
+    int64_t ping_ms; // a stream is pinged after this time without an event, or up to a third later; 0: 15000
+    // As in http_server_options; 0: the default there.
     int64_t stall_ms, max_connection_age_ms;
     size_t max_unread_bytes, max_all_unread_bytes;
 };
 
-// Opens the service, which serves until it is closed. UNAVAILABLE or INVALID if it cannot listen; status_message()
-// names the port.
+// Opens the service, which serves until it is closed. Returns UNAVAILABLE or INVALID if it cannot listen;
+// status_message() names the port.
 enum status http_service_open(struct front *front, const struct http_service_options *options,
                               struct http_service **service_p);
 void http_service_reload(struct http_service *service);    // see http_server_reload(); NULL is allowed
 int http_service_port(const struct http_service *service); // -1 for NULL
-// Waits up to grace_ms for running exchanges, then disconnects. Their last events are posted to the core's thread.
-// So close the service before loop_stop(), and free it afterwards. NULL is allowed in both functions.
+// Waits up to grace_ms for running exchanges, then disconnects. Their last events are posted to the core's thread. So
+// close the service before loop_stop(), and free it after loop_stop(). Both functions allow NULL.
 void http_service_close(struct http_service *service, int grace_ms);
 void http_service_free(struct http_service *service);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See node_link.h. Turns messages of a node into events of the core.
+// Converts messages of a node to events of the core. See node_link.h.
 #include "router/front/nodes/node_link.h"
 
 #include <limits.h>
@@ -42,8 +42,8 @@ static void hello_refuse(struct node_link *link, const Forepack__Cluster__V1__He
     link->ops->finish(link, STATUS_OK, "");
 }
 
-// Copies a name. False: it does not fit, is not UTF-8, or has a control character that could change a reader's
-// terminal.
+// Copies a name. Returns false if the name does not fit, is not UTF-8, or has a control character, which could change a
+// reader's terminal.
 static bool name_copy(char *to, size_t size, const char *from)
 {
     size_t n = strlen(from);
@@ -300,7 +300,7 @@ static void sequence_result_read(const Forepack__Cluster__V1__SequenceResult *fr
         to->logprobs = logprobs_read(from->logprobs, from->n_logprobs, logprobs);
 }
 
-// Returns true if the step had prompt rows: more rows than decode rows, one for each result, and draft rows together.
+// Returns true if the step had prompt rows: more rows than results (one decode row each) and draft rows together.
 static bool has_prompt_rows(const Forepack__Cluster__V1__StepResults *m)
 {
     uint64_t rows = m->n_results;
@@ -357,7 +357,7 @@ void node_link_handle(struct node_link *link, struct core *c, const node_message
         return;
     }
     if (!link->node) {
-        // Later messages of a node that the core has given up are ignored.
+        // Ignores later messages of a node that the core has lost.
         if (!link->greeted) link->ops->finish(link, STATUS_INVALID, "the first message must be Hello");
         return;
     }
