@@ -3,7 +3,7 @@
 //
 // Every rank has a lane that only this rank writes: a step counter and room for two pieces of data. A collective is a
 // few steps on all ranks. A message longer than a piece is sent in pieces. Every element is summed in rank order, so
-// the bits equal the results of comm_mpi and comm_threads for any count.
+// the bits equal the results of comm_mpi and tests/comm_threads.c for any count.
 //
 // Waiting: a rank that does not share its core spins for a fraction of a millisecond, because peers are usually not
 // later. Then it sleeps in the kernel (futex). Ranks that share a core sleep immediately. So ranks may share cores with

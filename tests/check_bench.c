@@ -335,8 +335,8 @@ START_TEST(computed_memory_equals_what_an_engine_allocates)
         double counted = need.kv_bytes + need.pass_bytes;
         counted -= memory.row_bytes + memory.logit_bytes + memory.block_bytes; // also in the smallest engine
         // Scratch of attention, RoPE angles and row padding are not computed.
-        ck_assert_msg(made >= counted && made <= 1.1 * counted, "%s: counted %.0f bytes, made %.0f",
-                      prepack_policy_name(policies[i]), counted, made);
+        ck_assert_double_ge(made, counted);
+        ck_assert_double_le(made, 1.1 * counted);
         prepack_plan_free(&plan);
     }
     unlink(shape);
@@ -500,7 +500,6 @@ START_TEST(a_page_has_its_tables_and_plots_in_one_file)
     close(fd);
     struct report *report;
     ck_assert_int_eq(report_open(path, "A <b> & \"c\"", &report), STATUS_OK);
-    report_heading(report, "Part");
     report_paragraph(report, "%d < %d", 1, 2);
     json_t *rows =
         json_pack("[{s:s,s:f,s:i},{s:s,s:n}]", "policy", "<none>", "ms", 1234.5, "rows", 7, "policy", "x", "ms");

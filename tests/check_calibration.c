@@ -331,7 +331,8 @@ START_TEST(wrong_files_are_refused_with_a_sentence)
     json_t *object = calibration_to_json(&calibration);
     json_object_set_new(object, c->key, json_loads(c->value, JSON_DECODE_ANY, NULL));
     ck_assert_int_eq(calibration_from_json("file", object, &read), STATUS_DATA);
-    ck_assert_msg(strstr(status_message(), c->sentence) && strstr(status_message(), "file"), "%s", status_message());
+    ck_assert_msg(strstr(status_message(), c->sentence) != NULL, "%s", status_message());
+    ck_assert_msg(strstr(status_message(), "file") != NULL, "%s", status_message());
     json_decref(object);
 }
 END_TEST

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/comm.h"
+#include "tests/comm_threads.h"
 #include "tests/suite.h"
 
 enum { COUNT = 1001 };

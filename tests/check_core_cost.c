@@ -10,15 +10,6 @@
 #include "tests/core_case.h"
 #include "tests/suite.h"
 
-static void restart(void) // with the changed options
-{
-    struct core_options options = f.options;
-    fixture_stop(&f);
-    fixture_init(&f);
-    f.options = options;
-    fixture_start(&f);
-}
-
 struct truth {
     double fixed_us, row_us, pair_us;
 };

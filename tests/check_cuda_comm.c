@@ -14,6 +14,7 @@
 #include "engine/engine.h"
 #include "kernels/emulator/emulator.h"
 #include "lib/base/log.h"
+#include "tests/comm_threads.h"
 #include "tests/forward.h"
 #include "tests/suite.h"
 #include "tests/tiny_model.h"

@@ -43,9 +43,8 @@ static struct weight *weight_in(struct backend *b, enum form form, int n, int k)
 static void check_same(const float *got, const float *want, int rows, int n, const char *what, int asked)
 {
     for (int i = 0; i < rows * n; i++)
-        ck_assert_msg(!memcmp(&got[i], &want[i], sizeof *got) || (isnan(got[i]) && isnan(want[i])),
-                      "%s, %d rows: row %d, column %d of %d: %.9g, otherwise %.9g", what, asked, i / n, i % n, n,
-                      (double)got[i], (double)want[i]);
+        ck_assert_msg(float_is_same(got[i], want[i]), "%s, %d rows: row %d, column %d of %d: %.9g, otherwise %.9g",
+                      what, asked, i / n, i % n, n, (double)got[i], (double)want[i]);
 }
 
 // ---- RMSNorm and MLP ------------------------------------------------------------------------------------------------

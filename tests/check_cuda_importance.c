@@ -68,9 +68,11 @@ static int run_pass(struct run *run, const int32_t kv_len[SEQS], const int rows[
 
 static void check_bits(const float *expected, const float *found, int n, int row)
 {
-    for (int i = 0; i < n; i++)
-        ck_assert_msg(found[i] == expected[i] && found[i] > 0, "row %d, entry %d: %g, expected %g", row, i,
-                      (double)found[i], (double)expected[i]);
+    for (int i = 0; i < n; i++) {
+        ck_assert_msg(found[i] == expected[i], "row %d, entry %d: %g, expected %g", row, i, (double)found[i],
+                      (double)expected[i]);
+        ck_assert_msg(found[i] > 0, "row %d, entry %d: %g", row, i, (double)found[i]);
+    }
 }
 
 START_TEST(rows_computed_in_rounds_have_the_bits_of_rows_alone)

@@ -107,9 +107,11 @@ static char *log_of_auto(void)
 
 static void check_level(const char *level, const char *reason)
 {
-    char *text = log_of_auto(), *event = strstr(text, "backend_chosen backend=cpu reason=");
+    char *text = log_of_auto(), *event = strstr(text, "backend_chosen backend=cpu reason="), *at = strstr(text, level);
     ck_assert_msg(event != NULL, "%s", text);
-    ck_assert_msg(strstr(text, level) && strstr(text, level) < event && strstr(event, reason), "%s", text);
+    ck_assert_msg(at != NULL, "%s", text);
+    ck_assert_msg(at < event, "%s", text);
+    ck_assert_msg(strstr(event, reason) != NULL, "%s", text);
     free(text);
 }
 

@@ -148,7 +148,8 @@ struct ids {
 static struct ids read_ids(const json_t *object, const char *key)
 {
     struct ids ids = {.n = (int)json_array_size(json_object_get(object, key))};
-    ck_assert_msg(ids.n > 0 && ids.n <= 1024, "%s", key);
+    ck_assert_msg(ids.n > 0, "%s", key);
+    ck_assert_msg(ids.n <= 1024, "%s", key);
     for (int i = 0; i < ids.n; i++)
         ids.id[i] = (int32_t)json_integer_value(json_array_get(json_object_get(object, key), (size_t)i));
     return ids;
@@ -312,10 +313,11 @@ static void compare_importance(struct run *run, const struct array *golden, size
     bool complete = golden_importance(run, golden, step, expected);
     for (size_t j = 0; j < golden->shape[3]; j++) {
         double over = (double)actual[j] - (double)expected[j], bound = run->importance_bound;
-        ck_assert_msg(over >= -bound && (!complete || over <= bound), "%s: step %zu key %zu: %g, expected %g",
-                      run->c->model, step, j, (double)actual[j], (double)expected[j]);
+        if (!complete && over > 0) over = 0; // the probe rows of other tokens are missing
+        ck_assert_msg(fabs(over) <= bound, "%s: step %zu key %zu: %g, expected %g", run->c->model, step, j,
+                      (double)actual[j], (double)expected[j]);
         run->n_importance_rows += complete;
-        run->worst_probe = fmax(run->worst_probe, complete ? fabs(over) : -over);
+        run->worst_probe = fmax(run->worst_probe, fabs(over));
     }
 }
 

@@ -3,8 +3,8 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "kernels/comm.h"
 #include "kernels/gpu_place.h"
+#include "tests/comm_threads.h"
 #include "tests/suite.h"
 
 enum { RANKS_MAX = 16 };

@@ -206,14 +206,19 @@ START_TEST(a_required_call_is_parsed_as_a_call)
             grammar_spec_free(&spec);
         }
     }
-    // A special token as the marker.
+    // A special token as the marker: the one that starts each prompt.
     struct grammar_spec spec;
-    ck_assert_int_eq(tool_grammar_create(OUTPUT_CALLS_MISTRAL, tokenizer_bos(tokenizer), &choice, &spec), STATUS_OK);
+    int32_t *marker;
+    int n_markers;
+    ck_assert_int_eq(tokenizer_encode(tokenizer, "", 0, TOKENIZER_ADD_SPECIAL, &marker, &n_markers), STATUS_OK);
+    ck_assert_int_eq(n_markers, 1);
+    ck_assert_int_eq(tool_grammar_create(OUTPUT_CALLS_MISTRAL, marker[0], &choice, &spec), STATUS_OK);
     struct grammar_matcher *m = matcher_for(spec.kind, spec.text);
     uint32_t *mask = mem_alloc_array((size_t)grammar_matcher_mask_words(m), sizeof *mask);
     ck_assert_int_eq(grammar_matcher_mask(m, mask), STATUS_OK);
-    ck_assert(allowed(mask, tokenizer_bos(tokenizer)));
+    ck_assert(allowed(mask, marker[0]));
     ck_assert(!allowed(mask, eos));
+    free(marker);
     free(mask);
     grammar_matcher_free(m);
     grammar_spec_free(&spec);

@@ -117,13 +117,13 @@ START_TEST(http_1_0_may_keep_its_connection)
 }
 END_TEST
 
-START_TEST(paths_and_queries_are_decoded)
+START_TEST(paths_are_decoded_and_queries_left_out)
 {
     open_server((struct http_server_options){0});
     expect_answer("GET /things/a%2Fb%20c?x=1&q=a+b%26c&empty HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-                  "HTTP/1.1 200", "GET /things/a/b c q=a b&c empty= peer=127.0.0.1:");
+                  "HTTP/1.1 200", "\r\n\r\nGET /things/a/b c");
     expect_answer("GET http://host:1/things/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 200",
-                  "GET /things/x q=- empty=-");
+                  "\r\n\r\nGET /things/x");
     expect_answer("GET /things/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 404", "does not exist");
     close_server();
 }
@@ -132,8 +132,8 @@ END_TEST
 START_TEST(a_header_value_cannot_start_another_header)
 {
     open_server((struct http_server_options){0});
-    expect_answer("GET /things/x?q=a%0d%0aSet-Cookie:b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-                  "HTTP/1.1 200", "X-Echo: a  Set-Cookie:b\r\n");
+    expect_answer("GET /things/a%0d%0aSet-Cookie:b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 200",
+                  "X-Path: /things/a  Set-Cookie:b\r\n");
     close_server();
 }
 END_TEST
@@ -505,7 +505,7 @@ START_TEST(a_server_listens_on_every_address_of_its_host)
     static const char *const hosts[] = {"localhost", "0.0.0.0"};
     open_server((struct http_server_options){.host = hosts[_i]});
     char *text = client_ask_raw(port(), "GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); // by IPv4
-    ck_assert_msg(text && strncmp(text, "HTTP/1.1 200 ", 13) == 0, "%s: %s", hosts[_i], text);
+    expect_start(text, "HTTP/1.1 200 ");
     free(text);
     http_server_close(server, 1000);
 }
@@ -532,7 +532,7 @@ SUITE("http_server")
     TEST(head_gets_the_length_without_the_body);
     TEST(http_1_0_gets_a_closed_connection_and_no_chunks);
     TEST(http_1_0_may_keep_its_connection);
-    TEST(paths_and_queries_are_decoded);
+    TEST(paths_are_decoded_and_queries_left_out);
     TEST(a_header_value_cannot_start_another_header);
     TEST(options_and_unknown_methods_name_the_methods);
     TEST(a_connection_survives_404_and_405);

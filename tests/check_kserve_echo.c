@@ -98,8 +98,8 @@ START_TEST(a_prompt_that_the_answer_will_repeat_counts)
     struct rpc_stream *stream = ask("text_output");
     struct rpc_bytes answer = {0};
     enum status status = rpc_stream_read(stream, &answer);
-    ck_assert_msg(status == STATUS_EXHAUSTED && strstr(status_message(), "whole answers take over 1 MiB"), "%s: %s",
-                  status_name(status), status_message());
+    ck_assert_msg(status == STATUS_EXHAUSTED, "%s: %s", status_name(status), status_message());
+    ck_assert_msg(strstr(status_message(), "whole answers take over 1 MiB") != NULL, "%s", status_message());
     rpc_stream_close(stream);
 }
 END_TEST

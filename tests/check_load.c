@@ -13,6 +13,7 @@
 #include "engine/model/model.h"
 #include "engine/model/safetensors.h"
 #include "lib/base/mem.h"
+#include "tests/comm_threads.h"
 #include "tests/suite.h"
 #include "tests/tiny_model.h"
 

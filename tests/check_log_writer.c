@@ -99,7 +99,8 @@ static void reading_line(struct reading *r, const char *line)
         r->dropped += dropped;
         return;
     }
-    ck_assert_msg(event && sscanf(event, " numbered thread=%d number=%d", &thread, &number) == 2, "'%s'", line);
+    ck_assert_msg(event != NULL, "'%s'", line);
+    ck_assert_msg(sscanf(event, " numbered thread=%d number=%d", &thread, &number) == 2, "'%s'", line);
     ck_assert_uint_gt(strlen(event), 6 * (TEXT_BYTES - 1));
     ck_assert_int_ge(number, r->next[thread]);
     r->next[thread] = number + 1;

@@ -60,11 +60,9 @@ END_TEST
 START_TEST(a_crowd_of_overdue_long_prompts_does_not_delay_short_ones)
 {
     prefix_cache = _i;
-    fixture_stop(&f);
-    fixture_init(&f);
     f.options.max_queue_requests = 10000;
     f.options.max_queue_tokens = INT64_MAX / 2;
-    fixture_start(&f);
+    restart();
     start_group();
     for (int i = 0; i < 5000; i++)
         fixture_put_with_head(&f, prefix_cache ? LONG / 3 : 0, 1, LONG, NULL);

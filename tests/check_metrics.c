@@ -413,12 +413,10 @@ START_TEST(counts_equal_those_of_an_independent_observer)
     memset(bins_of, 0, sizeof bins_of);
     memset(refused, 0, sizeof refused);
     random_state = (uint64_t)_i;
-    fixture_stop(&f);
-    fixture_init(&f);
     f.options.max_queue_requests = 60;
     f.options.score_timeout_us = 100 * SECOND; // no request leaves a node unseen
     f.options.clock_us = fake_clock;
-    fixture_start(&f);
+    restart();
     for (int i = 0; i < NODES; i++) {
         char id[32];
         snprintf(id, sizeof id, "node-%d", i);
@@ -528,8 +526,7 @@ END_TEST
 
 START_TEST(heartbeats_bring_kv_use_and_preemptions)
 {
-    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    struct fake_node *node = fixture_attach(&f, &hello);
+    struct fake_node *node = attach_worker("w");
     const struct node_heartbeat heartbeat = {.kv_blocks_free = 256, .preemptions = 7};
     core_heartbeat(f.c, node->node, &heartbeat, f.now_us);
     write_text(METRICS_TEXT);
@@ -610,8 +607,7 @@ END_TEST
 
 START_TEST(the_work_of_a_pool_is_predicted_once_costs_are_known)
 {
-    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    struct fake_node *node = fixture_attach(&f, &hello);
+    struct fake_node *node = attach_worker("w");
     fixture_send(&f, 500, 4);
     write_text(METRICS_TEXT);
     ck_sample("forepack:pool_work_seconds", -1);

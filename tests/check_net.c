@@ -294,7 +294,6 @@ START_TEST(server_stream_keeps_order)
     for (uint32_t i = 0; i < n; i++)
         expect_bytes(stream, &i, sizeof i);
     expect_end(stream, STATUS_OK, NULL);
-    ck_assert_ptr_null(rpc_stream_trailer(stream, "retry-after-ms"));
     rpc_stream_close(stream);
     wait_for(&closed, 1);
 }
@@ -310,7 +309,6 @@ START_TEST(client_stream_keeps_order)
     send_number(stream, n); // too late, dropped
     expect_bytes(stream, &n, sizeof n);
     expect_end(stream, STATUS_OK, NULL);
-    ck_assert_uint_eq(rpc_stream_queued(stream), 0);
     rpc_stream_close(stream);
     wait_for(&closed, 1);
 }
@@ -352,8 +350,6 @@ START_TEST(another_thread_answers_and_the_end_follows_what_is_queued)
     for (uint32_t i = 0; i < 1000; i++)
         expect_bytes(stream, &i, sizeof i);
     expect_end(stream, STATUS_EXHAUSTED, "the queue is full");
-    ck_assert_str_eq(rpc_stream_trailer(stream, "retry-after-ms"), "250");
-    ck_assert_ptr_null(rpc_stream_trailer(stream, "Bad Key"));
     rpc_stream_close(stream);
     wait_for(&closed, 1); // any status of the server is a finish, not a cancellation
     ck_assert_int_eq(atomic_load(&cancelled), 0);

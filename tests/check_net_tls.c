@@ -214,7 +214,8 @@ static void stream_answer(struct rpc_stream *stream, char *text, size_t size)
 {
     struct rpc_bytes bytes;
     rpc_stream_send(stream, (const uint8_t *)"x", 1);
-    ck_assert_msg(rpc_stream_read(stream, &bytes) == STATUS_OK && bytes.data, "%s", status_message());
+    ck_assert_msg(rpc_stream_read(stream, &bytes) == STATUS_OK, "%s", status_message());
+    ck_assert_ptr_nonnull(bytes.data);
     snprintf(text, size, "%s", (const char *)bytes.data);
     rpc_bytes_free(&bytes);
 }

@@ -149,10 +149,12 @@ static void expect_wrong(const char *wanted)
 {
     const char *wrong;
     ck_assert_int_eq(cache_file_open(path, false, &wrong), -1);
-    if (wanted)
-        ck_assert_msg(wrong && strstr(wrong, wanted), "%s", wrong);
-    else
+    if (wanted) {
+        ck_assert_ptr_nonnull(wrong);
+        ck_assert_msg(strstr(wrong, wanted) != NULL, "%s", wrong);
+    } else {
         ck_assert_ptr_null(wrong);
+    }
 }
 
 START_TEST(cache_files_of_others_are_not_opened)

@@ -76,7 +76,8 @@ static char *find_file(const char *dir)
         if (strncmp(entry->d_name, "forepack-", 9) != 0) continue;
         ck_assert_msg(!path, "%s beside %s", entry->d_name, path);
         size_t n = strlen(entry->d_name);
-        ck_assert_msg(n > 8 && !strcmp(entry->d_name + n - 8, ".weights"), "%s was left behind", entry->d_name);
+        ck_assert_msg(n > 8, "%s was left behind", entry->d_name);
+        ck_assert_msg(!strcmp(entry->d_name + n - 8, ".weights"), "%s was left behind", entry->d_name);
         path = mem_format("%s/%s", dir, entry->d_name);
     }
     closedir(folder);

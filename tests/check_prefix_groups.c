@@ -218,8 +218,7 @@ END_TEST
 START_TEST(a_pruned_prompt_is_no_prefix_of_a_whole_one)
 {
     struct fake_node *w = caching_worker("w");
-    struct node_hello hello = fixture_hello(NODE_SPECULATOR, "s");
-    struct fake_node *s = fixture_attach(&f, &hello);
+    struct fake_node *s = attach_speculator("s");
     struct client *pruned = fixture_request(&f, 300, 4);
     pruned->r->spec.prefill.mode = PREFILL_ON;
     pruned->r->spec.prefill.keep_rate = 0.5;

@@ -13,6 +13,7 @@
 #include "lib/base/mem.h"
 #include "sim/slow_spans.h"
 #include "speculator/scorer.h"
+#include "tests/comm_threads.h"
 #include "tests/model_fixture.h"
 #include "tests/slow_importance.h"
 #include "tests/slow_select.h"

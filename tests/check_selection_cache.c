@@ -16,18 +16,6 @@ static struct node_hello speculator_hello(const char *id)
     return fixture_hello(NODE_SPECULATOR, id);
 }
 
-static struct fake_node *speculator(const char *id)
-{
-    struct node_hello hello = speculator_hello(id);
-    return fixture_attach(&f, &hello);
-}
-
-static struct fake_node *worker(const char *id)
-{
-    struct node_hello hello = fixture_hello(NODE_WORKER, id);
-    return fixture_attach(&f, &hello);
-}
-
 // A request that asks for speculation, with the document of PROMPT tokens.
 static struct client *question(void)
 {
@@ -73,7 +61,7 @@ static void setup_cache(void)
 
 START_TEST(a_prompt_that_comes_again_is_not_scored_again)
 {
-    struct fake_node *w = worker("w"), *s = speculator("s");
+    struct fake_node *w = attach_worker("w"), *s = attach_speculator("s");
     score_document(s, w);
     struct client *again = question();
     submit(again);
@@ -95,7 +83,7 @@ END_TEST
 // Unless the request wants none.
 START_TEST(a_reused_score_brings_its_draft)
 {
-    struct fake_node *w = worker("w"), *s = speculator("s");
+    struct fake_node *w = attach_worker("w"), *s = attach_speculator("s");
     struct client *first = question();
     first->r->spec.prefill.drafts = _i ? DRAFTS_OFF : DRAFTS_AUTO;
     submit(first);
@@ -123,7 +111,7 @@ END_TEST
 // Under auto, where the time of scoring decides, a score that is known takes none.
 START_TEST(a_known_selection_is_used_under_auto_and_under_required)
 {
-    struct fake_node *w = worker("w"), *s = speculator("s");
+    struct fake_node *w = attach_worker("w"), *s = attach_speculator("s");
     score_document(s, w);
     for (enum prefill_mode mode = PREFILL_AUTO; mode <= PREFILL_REQUIRED; mode++) {
         struct client *again = question();
@@ -196,7 +184,7 @@ static void (*const changes[])(struct request_spec *spec) = {
 
 START_TEST(another_prompt_policy_or_tenant_is_scored)
 {
-    struct fake_node *w = worker("w"), *s = speculator("s");
+    struct fake_node *w = attach_worker("w"), *s = attach_speculator("s");
     score_document(s, w);
     struct client *other = question();
     changes[_i](&other->r->spec);
@@ -233,7 +221,7 @@ static struct client *question_with_quality(void)
 
 START_TEST(keep_rates_are_counted_for_each_request_with_a_quality)
 {
-    struct fake_node *w = worker("w"), *s = calibrated_speculator("s");
+    struct fake_node *w = attach_worker("w"), *s = calibrated_speculator("s");
     struct client *first = question_with_quality();
     ck_assert(fake_node_has(s, first));
     struct token_range kept = {KEEP_FIRST, KEEP_LAST};
@@ -253,7 +241,7 @@ END_TEST
 
 START_TEST(a_selection_belongs_to_the_model_of_its_speculator)
 {
-    struct fake_node *w = worker("w"), *s = speculator("s");
+    struct fake_node *w = attach_worker("w"), *s = attach_speculator("s");
     score_document(s, w);
     fixture_detach(&f, s);
     struct client *none = question();
@@ -261,7 +249,7 @@ START_TEST(a_selection_belongs_to_the_model_of_its_speculator)
     ck_assert_int_eq(none->r->skip, SKIP_NO_NODE);
     finish(w, none);
 
-    speculator("same");
+    attach_speculator("same");
     struct client *same = question();
     submit(same);
     ck_assert(fake_node_has(w, same));
@@ -282,7 +270,7 @@ END_TEST
 
 START_TEST(a_speculator_with_other_arithmetic_scores_anew)
 {
-    struct fake_node *w = worker("w"), *s = speculator("s");
+    struct fake_node *w = attach_worker("w"), *s = attach_speculator("s");
     score_document(s, w);
     fixture_detach(&f, s);
     struct node_hello hello = speculator_hello("s");
@@ -318,7 +306,7 @@ static struct fake_node *caching_speculator(const char *id)
 // alone, and other documents go to other speculators.
 START_TEST(questions_go_to_the_speculator_that_has_read_their_document)
 {
-    worker("w");
+    attach_worker("w");
     struct fake_node *s[2] = {caching_speculator("s0"), caching_speculator("s1")};
     struct fake_node *reader[2];
     for (int document = 0; document < 2; document++) {

@@ -18,7 +18,8 @@ START_TEST(events_come_by_time_and_equal_times_in_the_order_added)
     struct event last = event_queue_take(&queue);
     while (queue.n) {
         struct event next = event_queue_take(&queue);
-        ck_assert(last.at_us < next.at_us || (last.at_us == next.at_us && last.tag < next.tag));
+        ck_assert_int_le(last.at_us, next.at_us);
+        if (last.at_us == next.at_us) ck_assert_uint_lt(last.tag, next.tag);
         last = next;
     }
     event_queue_fini(&queue);

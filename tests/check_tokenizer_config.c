@@ -30,7 +30,8 @@ static void ck_recognised(const struct tokenizer *t, const char *word, int32_t i
     int32_t *ids;
     int n;
     ck_assert_int_eq(tokenizer_encode(t, text, strlen(text), TOKENIZER_PARSE_SPECIAL, &ids, &n), STATUS_OK);
-    ck_assert_msg(n == 3 && ids[1] == id, "%s: %d tokens, the second is %d, not %d", text, n, ids[1], id);
+    ck_assert_msg(n == 3, "%s: %d tokens", text, n);
+    ck_assert_msg(ids[1] == id, "%s: the second token is %d, not %d", text, ids[1], id);
     ck_assert_int_eq(tokenizer_is_special(t, id), special);
     free(ids);
     free(text);

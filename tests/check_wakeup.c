@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/: unidentified connections do not keep a group from opening, and its leader listens in one network only.
+// engine/: messages that wake the followers of a group. Unidentified connections do not keep a group from opening, and
+// its leader listens in one network only.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <net/if.h>
@@ -12,7 +13,7 @@
 #include <unistd.h>
 
 #include "engine/group_network.h"
-#include "engine/wakeup.h"
+#include "tests/group_ranks.h"
 #include "tests/suite.h"
 
 enum { STRANGERS = 40 };
@@ -119,6 +120,53 @@ START_TEST(strangers_do_not_keep_followers_out)
 }
 END_TEST
 
+// ---- messages ----
+
+static void *send_and_die(void *arg)
+{
+    struct rank *r = arg;
+    struct wakeup *wakeup;
+    r->status = wakeup_open(r->comm, &wakeup);
+    if (r->status != STATUS_OK) return NULL;
+    r->status = wakeup_agree(wakeup, STATUS_OK);
+    for (uint32_t i = 0; i < 1000 && r->status == STATUS_OK; i++)
+        r->status = wakeup_send(wakeup, (struct wakeup_message){i, 2 * i, 0});
+    wakeup_close(wakeup); // as when the process ends
+    return NULL;
+}
+
+static void *count_rings(void *arg)
+{
+    struct rank *r = arg;
+    struct wakeup *wakeup;
+    r->status = wakeup_open(r->comm, &wakeup);
+    if (r->status != STATUS_OK) return NULL;
+    r->status = wakeup_agree(wakeup, STATUS_OK);
+    struct wakeup_message message = {0};
+    uint32_t n = 0;
+    while (r->status == STATUS_OK && (r->status = wakeup_wait(wakeup, &message)) == STATUS_OK) {
+        if (message.kind != n || message.size_bytes != 2 * n) break;
+        n++;
+    }
+    keep_message(r);
+    if (n != 1000) r->status = STATUS_DATA;
+    wakeup_close(wakeup);
+    return NULL;
+}
+
+START_TEST(every_ring_arrives_and_so_does_the_end)
+{
+    struct rank ranks[RANKS] = {0};
+    start_ranks(ranks, RANKS, send_and_die, count_rings);
+    join_ranks(ranks, RANKS);
+    ck_assert_int_eq(ranks[0].status, STATUS_OK);
+    for (int r = 1; r < RANKS; r++) {
+        ck_assert_int_eq(ranks[r].status, STATUS_UNAVAILABLE);
+        ck_assert_ptr_nonnull(strstr(ranks[r].message, "leader is gone"));
+    }
+}
+END_TEST
+
 // ---- networks ----
 
 struct interface {
@@ -187,6 +235,7 @@ SUITE("wakeup")
 {
     TIMEOUT(60);
     TEST(strangers_do_not_keep_followers_out);
+    TEST(every_ring_arrives_and_so_does_the_end);
     TEST(hosts_share_the_networks_of_their_interfaces);
     TEST(a_leader_listens_in_one_network_of_all_hosts);
 }

@@ -6,12 +6,14 @@
 
 static inline void expect_start(const char *text, const char *start)
 {
+    ck_assert_msg(text != NULL, "starts with '%s'", start);
     ck_assert_msg(strncmp(text, start, strlen(start)) == 0, "starts with '%s': %s", start, text);
 }
 
 static inline void expect_part(const char *text, const char *part)
 {
-    ck_assert_msg(strstr(text, part), "contains '%s': %s", part, text);
+    ck_assert_msg(text != NULL, "contains '%s'", part);
+    ck_assert_msg(strstr(text, part) != NULL, "contains '%s': %s", part, text);
 }
 
 // Sends a request on its own connection and expects the start of the answer and a part of it.

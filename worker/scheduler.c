@@ -46,6 +46,16 @@ static void learn_times(struct scheduler *s, const struct scheduled_pass *pass, 
     if (has_prompts || !draft_rows) pace_pass_end(&s->pace, rows, us - sampling_us);
 }
 
+// Returns how many draft tokens per sequence the next passes would verify.
+static int draft_length(const struct scheduler *s)
+{
+    int decodes = 0;
+    for (int i = 0; i < s->n_running; i++)
+        decodes += sequence_pending(s->running[i]) == 1;
+    bool is_paced = s->limits.pace_us != PACE_UNLIMITED;
+    return is_paced ? draft_pace_length(&s->draft_pace, decodes) : UNPACED_DRAFT;
+}
+
 enum status scheduler_step(struct scheduler *s)
 {
     if (!scheduler_busy(s)) return STATUS_OK;
@@ -62,7 +72,7 @@ enum status scheduler_step(struct scheduler *s)
                                  .pairs = ragged_attention_pairs(batch),
                                  .step_us = clock_now_us() - begun_us};
     learn_times(s, &s->pass, report.step_us, sampling_us);
-    report.draft_length = scheduler_draft_length(s);
+    report.draft_length = draft_length(s);
     s->report(s->arg, &report);
     return STATUS_OK;
 }
@@ -111,15 +121,6 @@ enum status scheduler_set_draft(struct scheduler *s, uint64_t id, int from, cons
                            (unsigned long long)id);
     if (q->n_draft && q->draft_from_lookup && draft_pace_prefers_lookup(&s->draft_pace)) return STATUS_OK;
     return sequence_set_draft(q, from, tokens, n, s->config);
-}
-
-int scheduler_draft_length(const struct scheduler *s)
-{
-    int decodes = 0;
-    for (int i = 0; i < s->n_running; i++)
-        decodes += sequence_pending(s->running[i]) == 1;
-    bool is_paced = s->limits.pace_us != PACE_UNLIMITED;
-    return is_paced ? draft_pace_length(&s->draft_pace, decodes) : UNPACED_DRAFT;
 }
 
 void scheduler_set_matcher(struct scheduler *s, uint64_t id, struct grammar_matcher *matcher)

@@ -77,7 +77,7 @@ struct step_report {
     int rows;
     int64_t pairs; // attention pairs
     int64_t step_us;
-    int draft_length; // see scheduler_draft_length()
+    int draft_length; // draft tokens of each sequence that the next passes would verify
 };
 
 typedef void scheduler_report_fn(void *arg, const struct step_report *report);
@@ -117,9 +117,6 @@ void scheduler_set_matcher(struct scheduler *s, uint64_t id, struct grammar_matc
 // Sets the draft of a sequence, see sequence_set_draft(). Returns STATUS_NOT_FOUND if the scheduler has no such
 // sequence.
 enum status scheduler_set_draft(struct scheduler *s, uint64_t id, int from, const int32_t *tokens, int n);
-
-// Returns how many draft tokens per sequence the next passes would verify.
-int scheduler_draft_length(const struct scheduler *s);
 
 // Drops the sequence in any state and frees its blocks immediately. Reports nothing more for the sequence. Returns
 // false if the scheduler has no such sequence. Do not call scheduler_cancel() or scheduler_clear() from the callback.

@@ -226,7 +226,7 @@ void cpu_stream_tune(struct cpu *cpu)
 
 // ---- benchmarks -----------------------------------------------------------------------------------------------------
 
-void stream_name(const struct stream_prefetch *prefetch, char name[STREAM_NAME_BYTES])
+static void stream_name(const struct stream_prefetch *prefetch, char name[STREAM_NAME_BYTES])
 {
     const char *target = stream_target_name(prefetch->target);
     if (prefetch->target == STREAM_NONE)

@@ -33,7 +33,6 @@ uint64_t stream_machine(const struct cpu *cpu);
 
 // For benchmarks. A name is "none" or "L1:2048", the target and the bytes ahead.
 enum { STREAM_NAME_BYTES = 16 };
-void stream_name(const struct stream_prefetch *prefetch, char name[STREAM_NAME_BYTES]);
 void cpu_stream_name(const struct backend *b, char name[STREAM_NAME_BYTES]); // name of the prefetch in use
 // Makes backends that load weights afterwards use this candidate and measure nothing. Returns false if no candidate has
 // the name. Not thread-safe.

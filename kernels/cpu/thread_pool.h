@@ -25,7 +25,7 @@
 
 struct thread_pool;
 
-// Computes one item. `thread` is in [0, thread_pool_threads()), where 0 is the caller: an index for memory that threads
+// Computes one item. `thread` is in [0, threads of the pool), where 0 is the caller: an index for memory that threads
 // must not share.
 typedef void (*thread_pool_fn)(void *arg, int item, int thread);
 
@@ -40,7 +40,6 @@ enum thread_pool_order {
 // Opens a pool. `threads` >= 1 includes the caller. Returns STATUS_EXHAUSTED if the system cannot create a thread.
 enum status thread_pool_open(int threads, struct thread_pool **pool_p);
 void thread_pool_close(struct thread_pool *pool); // NULL is fine; no run may be in progress
-int thread_pool_threads(const struct thread_pool *pool);
 
 // Calls fn(arg, item, thread) once for each item of [0, n_items) and returns when all calls have returned. Items see
 // the caller's earlier writes, and the caller sees the items' writes afterwards.

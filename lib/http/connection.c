@@ -781,13 +781,13 @@ void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *
 {
     struct http_server *server = loop->server;
     struct connection *c = mem_alloc(sizeof *c);
-    *c = (struct connection){.loop = loop, .fd = fd, .address = address->sin6_addr, .port = ntohs(address->sin6_port)};
+    *c = (struct connection){.loop = loop, .fd = fd, .address = address->sin6_addr};
     c->timer.due_us = INT64_MAX;
     c->opened_us = loop->now_us;
     c->writable = true;
     c->state = HTTP_HEAD;
     if (server->tls) {
-        c->ssl = http_tls_accept(server->tls, c);
+        c->ssl = tls_bio_accept(c);
         c->state = HTTP_HANDSHAKE;
     }
     c->link = &loop->connections;

@@ -119,13 +119,11 @@ void http_set_user(struct http_exchange *x, void *user);
 void *http_user(const struct http_exchange *x);
 const char *http_method(const struct http_exchange *x);
 const char *http_path(const struct http_exchange *x);                     // decoded, without the query
-const char *http_query(const struct http_exchange *x, const char *name);  // a decoded query parameter; NULL: not given
 const char *http_header(const struct http_exchange *x, const char *name); // the first, in any letter case; NULL: none
 void http_prove(struct http_exchange *x); // call it in on_head: the client has shown a key
 // Returns the next header of this name. `value` is the result of http_header() or of the previous call. NULL: no
 // further header.
 const char *http_header_after(const struct http_exchange *x, const char *name, const char *value);
-const char *http_peer(const struct http_exchange *x);                 // "127.0.0.1:4711"
 const char *http_body(const struct http_exchange *x, size_t *size_p); // NUL-terminated; valid from on_request on
 void http_body_free(struct http_exchange *x); // call it after parsing: until then the body counts in max_bodies_bytes
 void http_ref(struct http_exchange *x);

@@ -14,6 +14,7 @@
 #include "lib/base/address.h"
 #include "lib/base/address_counts.h"
 #include "lib/base/peer_budget.h"
+#include "lib/base/tls_server.h"
 #include "lib/http/buffer.h"
 #include "lib/http/http.h"
 #include "lib/http/parse.h"
@@ -29,7 +30,6 @@ enum {
     HTTP_LINGER_MS = 2000,
     HTTP_CONNECTION_BYTES = 4 << 10, // memory of an idle connection
     HTTP_TLS_BYTES = 32 << 10,       // additional memory of a TLS connection
-    HTTP_PEER_BYTES = INET6_ADDRSTRLEN + 8,
 };
 
 // A connection's state names what it waits for: the end of the TLS handshake, of a head or of a body; the handler's
@@ -58,7 +58,6 @@ struct connection {
     int fd;
     struct peer peer; // accounts the memory that the connection holds
     struct in6_addr address;
-    uint16_t port;
     uint8_t state;           // enum connection_state
     bool readable, writable; // the socket may have bytes to read; may have room to write
     // TLS may have to write before it can read, and to read before it can write. So a read waits until the socket has
@@ -103,8 +102,7 @@ struct http_exchange {
     bool notify; // a handler was called, so on_close must be called
     void *context, *user;
     struct http_head head;
-    const char *peer;
-    char texts[]; // texts of the head, then of the peer
+    char texts[]; // of the head
 };
 
 struct http_loop {
@@ -131,7 +129,7 @@ struct http_loop {
 struct http_server {
     struct http_server_options o;
     int listeners[ADDRESS_SOCKETS_MAX], n_listeners, port;
-    struct http_tls *tls;             // NULL: plain
+    struct tls_server *tls;           // NULL: plain
     struct address_counts *addresses; // NULL: no bound
     atomic_bool stopping, closing;
     atomic_int connections, exchanges;
@@ -169,15 +167,8 @@ int socket_handshake(struct connection *c); // 0: done
 void socket_shutdown(struct connection *c); // shuts the sending side
 void socket_close(struct connection *c, bool reset);
 
-// --- tls.c
-enum status http_tls_open(const struct http_tls_files *files, int64_t check_ms, struct http_tls **tls_p);
-SSL *http_tls_accept(struct http_tls *tls, struct connection *c); // reads changed files first; NULL: no memory
-void http_tls_reload(struct http_tls *tls);                       // reads changed files now
-void http_tls_close(struct http_tls *tls);                        // NULL is allowed
-
 // --- tls_bio.c
-BIO_METHOD *tls_bio_method_create(void); // BIO_meth_free(); NULL: no memory
-bool tls_bio_attach(SSL *ssl, const BIO_METHOD *method, struct connection *c);
+SSL *tls_bio_accept(struct connection *c);      // for a handshake; the caller SSL_free()s it; NULL: no memory
 bool tls_bio_empty(const struct connection *c); // true if no bytes come until the socket's next event
 void tls_bio_end_turn(struct connection *c);    // call it before another connection has its turn
 
@@ -206,4 +197,3 @@ struct response_head {
 void response_head_write(struct http_buffer *out, const struct response_head *head);
 bool response_has_body(int status);
 void response_count(struct http_server *server, int status);
-const char *response_reason(int status);

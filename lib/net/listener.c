@@ -22,7 +22,6 @@
 #include "lib/base/mem.h"
 #include "lib/base/thread.h"
 #include "lib/net/socket.h"
-#include "lib/net/tls.h"
 #include "lib/net/tls_stream.h"
 
 enum {
@@ -49,9 +48,9 @@ struct waiting {
 struct net_listener {
     int sockets[ADDRESS_SOCKETS_MAX], n_sockets, port;
     int epoll_fd, wake_fd;
-    int spare_fd;        // freed to accept and close a connection when the process has no descriptor left; -1: none
-    int max;             // largest number of connections
-    struct net_tls *tls; // NULL: plain text
+    int spare_fd;           // freed to accept and close a connection when the process has no descriptor left; -1: none
+    int max;                // largest number of connections
+    struct tls_server *tls; // NULL: plain text
     struct address_counts *handshaking; // NULL: no bound
     struct net_sockets *connections;    // connections that C-core has
     void (*take)(void *owner, int fd);

@@ -155,13 +155,10 @@ enum status rpc_stream_open(struct rpc_channel *channel, const char *method, int
 void rpc_stream_send(struct rpc_stream *stream, const uint8_t *bytes, size_t size); // queued, copied
 void rpc_stream_give(struct rpc_stream *stream,
                      struct rpc_bytes *bytes);         // queued without a copy; leaves `bytes` empty
-size_t rpc_stream_queued(struct rpc_stream *stream);   // bytes that the transport has not accepted yet
 void rpc_stream_half_close(struct rpc_stream *stream); // ends this side's messages after the queued messages
 // Blocks for the next message. STATUS_OK with data NULL: the stream ended with OK. Any other status comes from the
 // server or the transport, with its error message in status_message().
 enum status rpc_stream_read(struct rpc_stream *stream, struct rpc_bytes *bytes_p);
-// Returns a trailer of the ended stream, valid until the stream is closed. NULL: not sent.
-const char *rpc_stream_trailer(struct rpc_stream *stream, const char *key);
 void rpc_stream_cancel(struct rpc_stream *stream); // a blocked read returns
 void rpc_stream_close(struct rpc_stream *stream);  // cancels if still running; frees; does not block; NULL is allowed
 

@@ -32,7 +32,7 @@ struct rpc_server {
     struct net_accept *accepts;
     struct net_tag on_stopped;
     struct net_symbols *symbols; // read-only once open
-    struct net_tls *tls;         // NULL: plain text
+    struct tls_server *tls;      // NULL: plain text
     atomic_size_t queued;        // bytes in the outboxes of all calls except builtin calls
     atomic_int n_sharing;        // calls, except builtin calls, whose outbox is not small (lib/base/equal_share.h)
     atomic_bool exceeded;        // rpc_call_share() has found too much unread since the last check

@@ -78,7 +78,7 @@ static void bio_method_create(void)
     BIO_meth_set_destroy(bio_method, bio_destroy);
 }
 
-bool net_tls_attach(SSL *ssl, int fd)
+static bool attach(SSL *ssl, int fd)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT; // the method lives as long as the process
     pthread_once(&once, bio_method_create);
@@ -90,6 +90,14 @@ bool net_tls_attach(SSL *ssl, int fd)
     BIO_set_init(bio, 1);
     SSL_set_bio(ssl, bio, bio); // takes ownership
     return true;
+}
+
+SSL *net_tls_accept(struct tls_server *tls, int fd)
+{
+    SSL *ssl = tls_server_accept(tls);
+    if (ssl && attach(ssl, fd)) return ssl;
+    SSL_free(ssl);
+    return NULL;
 }
 
 // --- handshake

@@ -7,7 +7,10 @@
 #include <stdbool.h>
 #include <sys/uio.h>
 
-bool net_tls_attach(SSL *ssl, int fd); // connects `ssl` to the socket; false: no memory
+#include "lib/base/tls_server.h"
+
+// Returns a connection over the socket for a new handshake. The caller SSL_free()s it. NULL: no memory.
+SSL *net_tls_accept(struct tls_server *tls, int fd);
 
 enum net_tls_wait { NET_TLS_DONE, NET_TLS_READ, NET_TLS_WRITE, NET_TLS_FAILED };
 enum net_tls_wait net_tls_handshake(SSL *ssl);

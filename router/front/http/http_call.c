@@ -40,7 +40,7 @@ static const struct error_kind kinds[STATUS_COUNT] = {
     [STATUS_INTERNAL] = {500, "server_error", NULL},
 };
 
-int http_status_of(enum status status)
+static int http_status_of(enum status status)
 {
     return kinds[(unsigned)status < STATUS_COUNT ? status : STATUS_INTERNAL].http_status;
 }

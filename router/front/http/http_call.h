@@ -43,7 +43,6 @@ void http_fail(struct http_exchange *x, enum status status, const char *message)
 void http_refuse(struct http_exchange *x, enum status status);
 // Calls http_refuse() with the time after which a retry may succeed. 0 means unknown, and one second is sent.
 void http_refuse_until(struct http_exchange *x, enum status status, int64_t retry_us);
-int http_status_of(enum status status);
 
 // Appends OpenAI's error object: {"error":{"message","type","param","code"}}. `param` is the field name at the start of
 // `message`, or null.
