@@ -570,8 +570,8 @@ START_TEST(prompts_that_cannot_start_leave_their_rows_to_drafts)
 }
 END_TEST
 
-// Pacing measures decode rows alone. Drafts that come before every pass do not keep it from that, nor a prompt from
-// starting.
+// Pacing measures decode rows alone. Drafts that come before every pass prevent neither this measurement nor the start
+// of a prompt.
 START_TEST(the_time_of_decodes_is_measured_without_drafts)
 {
     struct world *w = world_open(6, "f32", 1);
@@ -594,7 +594,7 @@ START_TEST(the_time_of_decodes_is_measured_without_drafts)
     }
     ck_assert_int_gt(s->drafted, 0);
     ck_assert(s->pace.decode_us > 0);
-    ck_assert_int_gt(s->prompt_rows, 10); // of the second prompt, too
+    ck_assert_int_gt(s->prompt_rows, 10); // rows of the second prompt are included
     scheduler_clear(s);
     finish(w);
     world_close(w);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A group with ranks as threads of one process: agreement on failures, release, death of the leader, roll calls, the
-// watchdog; and the block manager. check_engine_mpi repeats the former between processes.
+// watchdog. Also the block manager. check_engine_mpi tests groups of processes.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -23,7 +23,7 @@ enum { RANKS = 3 };
 
 // ---- ranks as threads ----
 
-// Where a rank's options differ from those of the others; NULL: they do not.
+// Options of one rank that differ from those of the others. NULL: no difference.
 struct rank_options {
     const char *backend, *dtype, *kv_dtype, *allreduce_dtype;
     int kv_blocks;
@@ -36,7 +36,7 @@ struct rank {
     struct rank_options own;
     struct engine *engine;
     struct roll_call *roll_call;
-    bool mute;             // keeps its socket open and answers no roll call, like a stopped process
+    bool mute;             // the rank keeps its socket open and answers no roll call, like a stopped process
     struct wakeup *wakeup; // of a mute rank
     enum status status;
     char message[256];
@@ -108,7 +108,7 @@ static void *follow_rank(void *arg)
 static const int32_t prompt[] = {1, 20, 3, 4, 5, 60, 7, 8, 9, 10, 11, 12, 130, 14, 15, 16, 17, 18};
 enum { PROMPT = sizeof prompt / sizeof *prompt };
 
-// For a backend that samples: tokens and logits, then greedy tokens only, for which no rank gathers logits.
+// Asks a backend that samples for tokens and logits, then for greedy tokens only, for which no rank gathers logits.
 static void ask_for_tokens(struct ragged_batch *batch, int step)
 {
     static struct row_sampling draws[PROMPT];
@@ -157,7 +157,7 @@ static void *lead_rank(void *arg)
 
 START_TEST(a_group_computes_what_its_model_computes)
 {
-    backend = _i ? "reference" : "cpu"; // the former samples tokens
+    backend = _i ? "reference" : "cpu"; // only the reference backend samples tokens
     struct tiny_model spec = tiny_model_spec("llama3");
     char *dir = tiny_model_temp(&spec);
     struct rank ranks[RANKS] = {{.dir = dir}, {.dir = dir}};
@@ -224,8 +224,8 @@ static void change_the_rope(const char *dir)
     edit_file(dir, "config.json", "\"rope_theta\": 10000.0", "\"rope_theta\": 50000.0");
 }
 
-// A stale copy, another config.json, and a host on which `auto` chooses otherwise: ranks of equal shapes would run, and
-// answer wrongly.
+// A stale copy, another config.json, and a host on which `auto` chooses differently. Ranks of equal shapes would run,
+// and answer wrongly.
 static const struct difference {
     void (*change)(const char *dir); // the second rank's copy of the model
     struct rank_options first, second;
@@ -265,7 +265,7 @@ START_TEST(a_rank_that_differs_from_the_leader_fails_the_group)
     ck_assert_str_eq(ranks[0].message, "");
     ck_assert_msg(strstr(ranks[1].message, names) == ranks[1].message, "%s", ranks[1].message);
     ck_assert_msg(strstr(ranks[1].message, d->remedy) != NULL, "%s", ranks[1].message);
-    ck_assert_int_eq(status_exit_code(ranks[1].status), 2); // another start would fail alike
+    ck_assert_int_eq(status_exit_code(ranks[1].status), 2); // another start would fail in the same way
     free(names);
     tiny_model_remove(copy);
     tiny_model_remove(dir);
@@ -330,7 +330,7 @@ static void *open_roll_call(void *arg)
     return NULL;
 }
 
-// From here on the test's thread calls the functions of all ranks.
+// Opens the roll calls. Afterwards the test's thread calls the functions of all ranks.
 static void open_roll_calls(struct rank *ranks, int mute)
 {
     if (mute >= 0) ranks[mute].mute = true;
@@ -393,7 +393,7 @@ START_TEST(a_roll_call_names_the_rank_that_others_wait_for)
                       0);
         for (int r = 0; r < RANKS; r++)
             ranks[r].comm->waits = false;
-        roll_call_leave(ranks[1].roll_call); // has finished this pass, or has not begun the next
+        roll_call_leave(ranks[1].roll_call); // this rank has finished the pass, or has not begun the next
         ranks[0].comm->waits = true;
         check_answers(ranks, ROLL_CALL_AWAITED, "all 3 ranks answer, the others wait for %s", 2);
         roll_call_leave(ranks[0].roll_call);
@@ -437,10 +437,10 @@ END_TEST
 static void read_gpu(void *arg, struct gpu_report *report)
 {
     *report = *(const struct gpu_report *)arg;
-    memset(report->address, 'a', sizeof report->address); // without an end: the leader must not trust it
+    memset(report->address, 'a', sizeof report->address); // no terminating NUL: the leader must not need it
 }
 
-// Reads reports until the rank's one has this temperature.
+// Reads reports until the rank's report has this temperature.
 static void await_temperature(struct roll_call *leader, int rank, uint32_t celsius, struct gpu_report *reports)
 {
     do {
@@ -475,7 +475,7 @@ START_TEST(the_leader_reads_what_followers_know_of_their_gpus)
 }
 END_TEST
 
-// A rank that reads nothing, such as a stopped process: its socket does not fill up, since it is asked once.
+// A rank reads nothing, like a stopped process. Its socket does not fill up, because the rank is asked only once.
 START_TEST(a_silent_follower_is_asked_for_its_gpu_once)
 {
     struct rank ranks[RANKS] = {0};
@@ -503,7 +503,7 @@ static void read_stuck_gpu(void *arg, struct gpu_report *report)
     read_gpu(arg, report);
 }
 
-// Reads reports until rank 1's numbers are known, or not, and rank 2's are known.
+// Reads reports until rank 1's numbers are known, or unknown if `first_known` is false, and rank 2's are known.
 static void await_known(struct roll_call *leader, bool first_known, struct gpu_report *reports)
 {
     do {
@@ -524,7 +524,7 @@ START_TEST(numbers_of_a_follower_that_stops_reporting_are_not_known_any_more)
     await_known(ranks[0].roll_call, true, reports);
     gpu_is_stuck = true;
     await_known(ranks[0].roll_call, false, reports);
-    ck_assert_str_eq(reports[1].trouble, "a fan is broken"); // the rank still cannot go on
+    ck_assert_str_eq(reports[1].trouble, "a fan is broken"); // the rank still has this trouble
     gpu_is_stuck = false;
     await_known(ranks[0].roll_call, true, reports);
     close_roll_calls(ranks);
@@ -557,7 +557,7 @@ END_TEST
 
 // ---- the watchdog ----
 
-// The log of a child process that calls run_child(), which must end with exit code 1.
+// Returns the log of a child process that calls run_child(). The child must end with exit code 1.
 static char *last_words(void (*run_child)(void))
 {
     static char log_text[4096];
@@ -582,7 +582,7 @@ static char *last_words(void (*run_child)(void))
     return log_text;
 }
 
-static int stuck_rows; // 0: work that may take any time
+static int stuck_rows; // 0: the work may take any time
 static atomic_uint_least64_t no_progress;
 
 static void be_stuck(void)
@@ -636,7 +636,7 @@ START_TEST(a_watchdog_ignores_quick_steps_and_waits_while_all_answer)
 }
 END_TEST
 
-// A follower that opens its model and then runs no pass.
+// Opens the model of a follower, which then runs no pass.
 static void *open_and_hang(void *arg)
 {
     open_rank(arg);
@@ -729,16 +729,16 @@ START_TEST(allocated_blocks_are_distinct_and_return)
 }
 END_TEST
 
-// Sequences over few tokens, so that many share prefixes, some with gaps in their positions. The test remembers what
-// was computed into each block: a block that is found must hold exactly that, however many blocks were evicted
-// meanwhile.
+// The sequences have few different tokens, so that many share prefixes. Some have gaps in their positions. The test
+// remembers the content of each block. A found block must have the content that was asked for, however many blocks were
+// evicted meanwhile.
 START_TEST(a_found_block_holds_what_was_asked_for)
 {
     enum { BLOCKS = 40, HOLDERS = 6, LONGEST = 8 };
     struct holder {
         struct kv_key keys[LONGEST];
         int32_t blocks[LONGEST];
-        uint64_t content[LONGEST]; // of the chain up to each
+        uint64_t content[LONGEST]; // hashes of the chain up to each block
         int n, published;
         kv_chain chain;
     };
@@ -801,7 +801,7 @@ START_TEST(a_found_block_holds_what_was_asked_for)
             }
             for (int i = found; i < n; i++) {
                 ck_assert_int_eq(users[h->blocks[i]]++, 0);
-                memory[h->blocks[i]] = h->content[i]; // computed at once
+                memory[h->blocks[i]] = h->content[i]; // computed immediately
             }
             h->n = n;
             h->published = found;

@@ -9,7 +9,7 @@
 
 enum { RANKS_MAX = 16 };
 
-// What ranks see: one word per rank, a letter per GPU.
+// Reads the GPUs that ranks see: one word per rank, a letter per GPU.
 static int ranks_read(const char *const words[], struct gpus_seen ranks[RANKS_MAX])
 {
     int n = 0;
@@ -21,7 +21,7 @@ static int ranks_read(const char *const words[], struct gpus_seen ranks[RANKS_MA
     return n;
 }
 
-// `gpus` has the letter of each rank's GPU; '-' for none.
+// `gpus` has the letter of each rank's GPU, or '-' if it has none.
 static void check_places(const char *const words[], const char *gpus)
 {
     struct gpus_seen ranks[RANKS_MAX];

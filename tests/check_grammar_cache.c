@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// grammar/cache: grammars are found by kind and whole text, and those that were asked for last are kept.
+// grammar/cache: grammars are found by kind and whole text, and the most recently used ones are kept.
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +31,7 @@ static void add(enum grammar_kind kind, const char *text)
     grammar_cache_add(cache, &spec);
 }
 
-// Text number i.
+// Returns text number i.
 static char *text_of(int i, size_t bytes)
 {
     char *text = mem_alloc(bytes + 1);

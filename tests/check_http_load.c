@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// http/ with many connections and several threads: nothing is lost or mixed up, and a server that had no descriptor
-// left serves again.
+// http/ with many connections and several threads: no data is lost or mixed up, and a server that ran out of
+// descriptors serves again.
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -45,7 +45,7 @@ static void open_streams(int threads)
     AWAIT(atomic_load(&n_streams) == STREAMS);
 }
 
-// Each sender serves every SENDERSth stream: first one event to each of them, then the next.
+// Each sender serves every SENDERSth stream. It sends one event to each of them, then the next event.
 static void *send_events(void *argument)
 {
     intptr_t first = (intptr_t)argument;
@@ -135,7 +135,7 @@ static void *send_body(void *argument)
 
 enum { UNREAD_BYTES = 1000 };
 
-// More than the client may leave unread.
+// Sends more than the client may leave unread.
 static void send_too_much(struct http_exchange *x)
 {
     static const char bytes[UNREAD_BYTES + 1];
@@ -183,7 +183,7 @@ static unsigned random_below(unsigned n)
     return (unsigned)(random_state >> 33) % n;
 }
 
-// A few good requests one after the other, some of their bytes changed, and a part left out now and then.
+// Makes a few good requests in a row, changes some of their bytes and sometimes removes a part.
 static size_t make_noise(char *bytes, size_t room)
 {
     static const char *const good[] = {
@@ -209,7 +209,7 @@ static size_t make_noise(char *bytes, size_t room)
     return size;
 }
 
-// Whatever clients send and however they leave, every connection ends and its memory is given back.
+// Whatever clients send and however they leave, every connection ends and its memory is freed.
 START_TEST(noise_leaves_nothing_behind)
 {
     enum { ROUNDS = 10, CLIENTS = 50 };
@@ -255,7 +255,8 @@ static void wait_for_byte(int fd)
         ;
 }
 
-// The client's process: connects, tells when the server has closed those beyond its limit, and closes when it is told.
+// The client's process. It connects, reports when the server has closed the connections beyond its limit, and closes
+// when told to.
 static void connect_many(int at_port, int ready_fd, int go_fd)
 {
     static int fd[SOCKETS];

@@ -260,7 +260,7 @@ START_TEST(a_body_above_the_limit_is_refused_and_the_client_reads_why)
     free(body);
     close(fd);
 
-    // Refused by the size of its chunk, of which nothing has come.
+    // Refused by the size of a chunk of which no byte has arrived.
     fd = client_connect(port());
     client_send(fd, "POST /small HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n12345678\r\n9\r\n");
     text = client_receive_all(fd);
@@ -274,7 +274,8 @@ START_TEST(a_body_above_the_limit_is_refused_and_the_client_reads_why)
 }
 END_TEST
 
-// A client that sends the first `n` bytes of a body and then stalls, once the server has `all` bytes of bodies.
+// Connects a client that sends the first `n` bytes of a body and then stalls. Returns when the server has `all` bytes
+// of bodies.
 static int send_part_of_body(size_t n, size_t all)
 {
     static char body[60000];
@@ -310,7 +311,7 @@ START_TEST(stalled_bodies_do_not_keep_out_smaller_ones)
     expect_refused(larger);
     AWAIT(server_status().body_bytes == 40000);
 
-    // Nor heads.
+    // Heads are not refused either.
     larger = send_part_of_body(60000, 100000);
     int head = client_connect(port());
     client_send(head, "GET /hello HT");
@@ -323,7 +324,8 @@ START_TEST(stalled_bodies_do_not_keep_out_smaller_ones)
 }
 END_TEST
 
-// A client that sends the first `size` bytes of a head, once the server has `all` bytes of bodies and heads.
+// Connects a client that sends the first `size` bytes of a head. Returns when the server has `all` bytes of bodies and
+// heads.
 static int send_part_of_head(const char *before, size_t size, size_t all)
 {
     static char head[30000];
@@ -336,7 +338,7 @@ static int send_part_of_head(const char *before, size_t size, size_t all)
     return fd;
 }
 
-// Two connections of 20,000 bytes and one of 24,000, in a budget that is one byte too small, or that suffices.
+// Two connections of 20,000 bytes and one of 24,000, with a budget that suffices (_i 0) or is one byte too small.
 START_TEST(the_busiest_connection_of_a_budget_is_closed)
 {
     size_t all = 3 * HTTP_CONNECTION_BYTES + 64000, budget = all - (size_t)_i;

@@ -402,7 +402,7 @@ START_TEST(an_address_has_one_handshake_at_a_time)
 }
 END_TEST
 
-// More handshakes than the listener allows at once end the oldest, and another client is served.
+// More concurrent handshakes than the listener allows end the oldest, and another client is served.
 START_TEST(handshakes_at_once_are_bounded)
 {
     enum { HANDSHAKES = 530 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// base/options_reload: the --config file is read again. Each test runs in a process of its own.
+// base/options_reload: the --config file is read again. Each test runs in a separate process.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +50,7 @@ static void start(const char *config, char *flag)
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
 }
 
-// Reads `config` again; the lines of the log without their times follow, free() them.
+// Reads `config` again. Returns the lines of the log without their times. The caller frees them.
 static char *reload(const char *config, enum status expected)
 {
     write_config(config);

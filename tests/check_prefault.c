@@ -43,7 +43,7 @@ START_TEST(all_pages_of_all_regions_become_resident)
 }
 END_TEST
 
-// Another thread's writes must not be lost, whenever they happen.
+// Writes of another thread must not be lost, whenever they happen.
 START_TEST(writes_at_the_same_time_are_kept)
 {
     const struct prefault_range range = {memory, (size_t)PAGES * PAGE, REGIONS};
