@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core: the work of one tick is bounded, whatever becomes due at once and however many nodes are idle; what is
-// left follows in the next ticks, in the same order.
+// router/core: the work of one tick is bounded, however much becomes due at the same time and however many nodes are
+// idle. The next ticks do the rest, in the same order.
 #include <stdio.h>
 
 #include "router/core/core_state.h"
@@ -50,7 +50,7 @@ static bool is_due(void)
     return core_next_deadline_us(f.c) <= f.now_us;
 }
 
-// One slot, taken: nothing is dispatched.
+// Occupies the only slot, so that nothing is dispatched.
 static struct client *fill_group(void)
 {
     attach(0, 1);

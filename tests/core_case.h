@@ -17,8 +17,8 @@ static void teardown(void)
     fixture_stop(&f);
 }
 
-// Attaches a worker group with a wrong clock: by its reports, its longest pass takes more microseconds than 64 bits
-// hold.
+// Attaches a worker group with a wrong clock. According to its reports, its longest pass takes more microseconds than
+// 64 bits hold.
 static inline struct fake_node *worker_with_wrong_clock(void)
 {
     static const struct pass_cost passes[] = {{1, 1, 17000000, false},
