@@ -408,7 +408,7 @@ START_TEST(copies_change_nothing)
 }
 END_TEST
 
-START_TEST(a_replay_goes_on_with_its_draft)
+START_TEST(a_replay_continues_with_its_draft)
 {
     struct world *w = world_open(11, "f32", 1);
     run_alone(w);
@@ -615,7 +615,7 @@ SUITE("drafts")
     TIMEOUT(120);
     LOOP(copies_change_nothing, 0, 3);
     LOOP(drafts_of_every_kind_change_nothing, 0, is_cpu ? 4 : 1);
-    TEST(a_replay_goes_on_with_its_draft);
+    TEST(a_replay_continues_with_its_draft);
     LOOP(drafts_may_come_between_any_passes, 0, is_cpu ? 3 : 1);
     TEST(refused_entries_are_not_in_the_prefix_cache);
     TEST(prompts_go_before_drafts);

@@ -541,7 +541,7 @@ static void *call_often(void *arg)
     return NULL;
 }
 
-START_TEST(roll_calls_at_once_are_all_answered)
+START_TEST(concurrent_roll_calls_are_all_answered)
 {
     struct rank ranks[RANKS] = {0};
     open_roll_calls(ranks, -1);
@@ -898,7 +898,7 @@ SUITE("engine")
     TEST(a_roll_call_names_the_rank_that_others_wait_for);
     LOOP(a_roll_call_names_the_rank_that_does_not_answer, 0, RANKS);
     LOOP(a_roll_call_names_the_rank_that_is_gone, 0, RANKS);
-    TEST(roll_calls_at_once_are_all_answered);
+    TEST(concurrent_roll_calls_are_all_answered);
     TEST(the_leader_reads_what_followers_know_of_their_gpus);
     TEST(a_silent_follower_is_asked_for_its_gpu_once);
     TEST(numbers_of_a_follower_that_stops_reporting_are_not_known_any_more);

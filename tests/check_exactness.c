@@ -288,7 +288,7 @@ static void mix_batch(struct mixer *mixer, struct model *m)
 }
 
 // _i encodes level, kind and threads - 1.
-START_TEST(packed_chunked_and_alone_are_the_same_bits)
+START_TEST(packed_chunked_and_alone_have_the_same_bits)
 {
     const struct cpu_isa *isa = isas[_i / 2 / KINDS], *best = cpu_isa_best();
     struct kind kind = kinds[_i / 2 % KINDS];
@@ -331,7 +331,7 @@ static struct backend *gemm_backend_open(int i)
 }
 
 // Gemms alone, over two row blocks and several blocks of K.
-START_TEST(gemms_are_the_same_bits_for_any_number_of_rows)
+START_TEST(gemms_have_the_same_bits_for_any_number_of_rows)
 {
     enum { ROWS = 200, K = 1100, N = 70 };
     struct backend *b = gemm_backend_open(_i);
@@ -388,7 +388,7 @@ END_TEST
 
 // Attention alone, over contexts of several segments: prefilled whole, then in chunks. Single rows, whose segments are
 // separate items, are at and around every segment boundary.
-START_TEST(long_contexts_are_the_same_bits_in_any_chunks)
+START_TEST(long_contexts_have_the_same_bits_in_any_chunks)
 {
     enum { LENGTH = 2 * SEGMENT_ENTRIES + 150, D = 24, GROUP = 3, COLUMNS = (GROUP + 2) * D };
     static const struct kind cases[] = {{DTYPE_F32, DTYPE_F32}, {DTYPE_BF16, DTYPE_BF16}, {DTYPE_BF16, DTYPE_INT8}};
@@ -458,8 +458,8 @@ END_TEST
 SUITE("exactness")
 {
     SKIP_UNLESS(choose_isas(argc, argv));
-    LOOP(packed_chunked_and_alone_are_the_same_bits, 0, 2 * KINDS * n_isas);
-    LOOP(gemms_are_the_same_bits_for_any_number_of_rows, 0, DTYPES * n_isas);
+    LOOP(packed_chunked_and_alone_have_the_same_bits, 0, 2 * KINDS * n_isas);
+    LOOP(gemms_have_the_same_bits_for_any_number_of_rows, 0, DTYPES * n_isas);
     LOOP(a_prefetch_changes_no_bit, 0, DTYPES * n_isas);
-    LOOP(long_contexts_are_the_same_bits_in_any_chunks, 0, 3 * n_isas);
+    LOOP(long_contexts_have_the_same_bits_in_any_chunks, 0, 3 * n_isas);
 }

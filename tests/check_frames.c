@@ -198,7 +198,7 @@ START_TEST(another_protocol_is_refused)
 }
 END_TEST
 
-START_TEST(calls_at_once_are_bounded)
+START_TEST(concurrent_calls_are_bounded)
 {
     piece = (size_t)_i;
     greet();
@@ -465,7 +465,7 @@ SUITE("frames")
     TCASE("frames");
     FIXTURE(setup, teardown);
     LOOP(another_protocol_is_refused, 0, 2);
-    LOOP(calls_at_once_are_bounded, 0, 2);
+    LOOP(concurrent_calls_are_bounded, 0, 2);
     LOOP(headers_are_bounded_over_continuations, 0, 2);
     LOOP(a_block_of_the_largest_size_passes, 0, 2);
     LOOP(frames_that_carry_nothing_are_bounded, 0, 2);

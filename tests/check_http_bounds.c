@@ -27,7 +27,7 @@ START_TEST(connections_beyond_the_limit_are_closed)
 }
 END_TEST
 
-START_TEST(idle_connections_give_way_at_the_limit)
+START_TEST(idle_connections_are_closed_at_the_limit)
 {
     open_server((struct http_server_options){.max_connections = 3});
     int busy = client_connect(port());
@@ -202,7 +202,7 @@ END_TEST
 SUITE("http_bounds")
 {
     TEST(connections_beyond_the_limit_are_closed);
-    TEST(idle_connections_give_way_at_the_limit);
+    TEST(idle_connections_are_closed_at_the_limit);
     TEST(connections_of_one_address_are_bounded);
     TEST(a_refused_connection_closes_no_idle_one);
     TEST(time_limits_end_slow_requests);

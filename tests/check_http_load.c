@@ -210,7 +210,7 @@ static size_t make_noise(char *bytes, size_t room)
 }
 
 // Whatever clients send and however they leave, every connection ends and its memory is freed.
-START_TEST(noise_leaves_nothing_behind)
+START_TEST(noise_leaves_no_memory_in_use)
 {
     enum { ROUNDS = 10, CLIENTS = 50 };
     open_server((struct http_server_options){.threads = 2, .head_ms = 50, .stall_ms = 50, .idle_ms = 50});
@@ -317,6 +317,6 @@ SUITE("http_load")
     LOOP(events_of_many_threads_arrive_once_and_in_order, 1, 3);
     TEST(clients_may_go_away_while_events_are_sent);
     TEST(a_body_may_be_cut_off_while_it_arrives);
-    TEST(noise_leaves_nothing_behind);
+    TEST(noise_leaves_no_memory_in_use);
     TEST(a_server_without_descriptors_serves_again);
 }

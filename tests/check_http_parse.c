@@ -324,7 +324,7 @@ START_TEST(a_large_head_is_refused)
 END_TEST
 
 // The bytes after a refused request are never taken for a request.
-START_TEST(nothing_behind_a_refused_request_is_served)
+START_TEST(nothing_after_a_refused_request_is_served)
 {
     open_server((struct http_server_options){0});
     char *text =
@@ -374,6 +374,6 @@ SUITE("http_parse")
     TCASE("answers");
     TEST(a_broken_request_is_answered_and_closes_its_connection);
     TEST(a_large_head_is_refused);
-    TEST(nothing_behind_a_refused_request_is_served);
+    TEST(nothing_after_a_refused_request_is_served);
     TEST(error_bodies_may_be_the_products_own);
 }

@@ -8,7 +8,7 @@
 #include "tests/http_expect.h"
 #include "tests/suite.h"
 
-START_TEST(a_stream_is_chunked_and_its_connection_goes_on)
+START_TEST(a_stream_is_chunked_and_its_connection_stays_open)
 {
     open_server((struct http_server_options){0});
     int fd = client_connect(port());
@@ -276,7 +276,7 @@ END_TEST
 
 SUITE("http_readers")
 {
-    TEST(a_stream_is_chunked_and_its_connection_goes_on);
+    TEST(a_stream_is_chunked_and_its_connection_stays_open);
     TEST(a_client_that_goes_away_is_seen_without_sending);
     TEST(a_request_before_a_half_close_is_answered);
     TEST(all_requests_before_a_half_close_are_answered);

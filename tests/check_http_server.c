@@ -24,7 +24,7 @@ START_TEST(a_request_is_answered_with_date_type_and_length)
 }
 END_TEST
 
-START_TEST(requests_sent_at_once_are_answered_in_order)
+START_TEST(pipelined_requests_are_answered_in_order)
 {
     open_server((struct http_server_options){0});
     int fd = client_connect(port());
@@ -374,7 +374,7 @@ START_TEST(stalled_heads_do_not_keep_out_bodies)
 }
 END_TEST
 
-START_TEST(requests_sent_ahead_do_not_keep_out_bodies)
+START_TEST(pipelined_requests_do_not_keep_out_bodies)
 {
     static const char request[] = "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n";
     open_server((struct http_server_options){.max_bodies_bytes = 4000});
@@ -414,7 +414,7 @@ START_TEST(the_largest_body_beyond_the_total_is_refused)
 }
 END_TEST
 
-START_TEST(four_of_the_largest_bodies_are_received_at_once)
+START_TEST(four_of_the_largest_bodies_are_received_together)
 {
     static const size_t largest_mb[] = {16, 64, 300}, all_mb[] = {256, 256, 1200};
     open_server((struct http_server_options){.max_body_bytes = largest_mb[_i] << 20});
@@ -529,7 +529,7 @@ SUITE("http_server")
 {
     TCASE("served");
     TEST(a_request_is_answered_with_date_type_and_length);
-    TEST(requests_sent_at_once_are_answered_in_order);
+    TEST(pipelined_requests_are_answered_in_order);
     TEST(a_waiting_request_keeps_its_place_before_the_next_one);
     TEST(head_gets_the_length_without_the_body);
     TEST(http_1_0_gets_a_closed_connection_and_no_chunks);
@@ -548,9 +548,9 @@ SUITE("http_server")
     TEST(stalled_bodies_do_not_keep_out_smaller_ones);
     TEST(stalled_heads_do_not_keep_out_bodies);
     LOOP(the_busiest_connection_of_a_budget_is_closed, 0, 2);
-    TEST(requests_sent_ahead_do_not_keep_out_bodies);
+    TEST(pipelined_requests_do_not_keep_out_bodies);
     TEST(the_largest_body_beyond_the_total_is_refused);
-    LOOP(four_of_the_largest_bodies_are_received_at_once, 0, 3);
+    LOOP(four_of_the_largest_bodies_are_received_together, 0, 3);
     TEST(heads_count_like_bodies);
 
     TCASE("closing");

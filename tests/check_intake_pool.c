@@ -227,7 +227,7 @@ START_TEST(a_tenant_leaves_room_for_others)
 END_TEST
 
 // The bound keeps their memory from growing with the number of threads.
-START_TEST(long_jobs_run_at_once_within_a_bound_while_short_ones_go_on)
+START_TEST(long_jobs_run_together_within_a_bound_while_short_ones_run)
 {
     enum { BIG = INTAKE_RUNNING_BYTES / 3 };
     open_pool(8, JOBS_MAX * BIG, JOBS_MAX, 0);
@@ -365,7 +365,7 @@ SUITE("intake pool")
     TEST(tenants_take_turns_by_bytes);
     TEST(bytes_and_jobs_are_bounded);
     TEST(a_tenant_leaves_room_for_others);
-    TEST(long_jobs_run_at_once_within_a_bound_while_short_ones_go_on);
+    TEST(long_jobs_run_together_within_a_bound_while_short_ones_run);
     TEST(a_job_above_the_bound_runs_alone_and_is_not_passed);
     TEST(cancelled_jobs_are_dropped_and_their_bytes_are_free);
     TEST(closing_drops_what_waits);

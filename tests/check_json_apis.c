@@ -435,7 +435,7 @@ static void parts_stream(struct responses_answer *a, struct bytes *out)
     bytes_add(out, "", 1);
 }
 
-START_TEST(reasoning_and_calls_are_items_of_their_own)
+START_TEST(reasoning_and_calls_are_separate_items)
 {
     static const char *const names[] = {"response.created",
                                         "response.in_progress",
@@ -761,7 +761,7 @@ SUITE("json apis")
     TEST(a_response_is_an_object_with_a_message);
     TEST(a_streamed_response_has_openais_events_in_order);
     TEST(the_last_events_of_a_stream_leave_out_many_log_probabilities);
-    TEST(reasoning_and_calls_are_items_of_their_own);
+    TEST(reasoning_and_calls_are_separate_items);
 
     TCASE("messages");
     TEST(a_message_is_asked_for_as_a_chat);

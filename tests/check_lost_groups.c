@@ -81,7 +81,7 @@ START_TEST(a_suspected_request_gets_a_busy_group_to_itself)
 }
 END_TEST
 
-START_TEST(queued_and_new_requests_wait_alike_for_a_group_to_come_back)
+START_TEST(queued_and_new_requests_wait_for_a_group_to_come_back)
 {
     ck_assert_int_eq(fixture_send(&f, 10, 4)->status, STATUS_UNAVAILABLE); // no group has ever been here
     struct fake_node *group = attach(0);
@@ -132,6 +132,6 @@ SUITE("lost_groups")
     FIXTURE(setup, teardown);
     TEST(a_request_that_ends_its_groups_ends_three_at_most);
     TEST(a_suspected_request_gets_a_busy_group_to_itself);
-    TEST(queued_and_new_requests_wait_alike_for_a_group_to_come_back);
+    TEST(queued_and_new_requests_wait_for_a_group_to_come_back);
     TEST(a_new_request_waits_for_the_larger_group_that_was_lost);
 }

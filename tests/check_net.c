@@ -324,7 +324,7 @@ static void *send_many(void *stream)
     return NULL;
 }
 
-START_TEST(both_directions_at_once)
+START_TEST(both_directions_work_together)
 {
     struct rpc_stream *streams[4];
     pthread_t threads[4];
@@ -764,7 +764,7 @@ SUITE("net")
     TEST(unary_answers);
     TEST(server_stream_keeps_order);
     TEST(client_stream_keeps_order);
-    TEST(both_directions_at_once);
+    TEST(both_directions_work_together);
     TEST(another_thread_answers_and_the_end_follows_what_is_queued);
     TEST(cancel_wakes_the_reader_and_is_seen);
     TEST(cancel_from_another_thread);

@@ -130,7 +130,7 @@ static void serves(int limit, bool greet, bool leave)
     rpc_shutdown();
 }
 
-START_TEST(a_request_is_answered_beside_silent_sockets)
+START_TEST(a_request_is_answered_despite_silent_sockets)
 {
     serves(LIMIT, false, false);
 }
@@ -145,6 +145,6 @@ END_TEST
 SUITE("net flood")
 {
     TIMEOUT(30);
-    TEST(a_request_is_answered_beside_silent_sockets);
+    TEST(a_request_is_answered_despite_silent_sockets);
     TEST(requests_are_answered_again_after_sockets_that_greeted);
 }

@@ -233,7 +233,7 @@ START_TEST(a_node_attaches_to_a_restarted_router)
 }
 END_TEST
 
-START_TEST(a_wake_ends_one_wait_behind_all_events)
+START_TEST(a_wake_ends_one_wait_after_all_events)
 {
     struct test_router router;
     test_router_open(&router, 0);
@@ -522,7 +522,7 @@ SUITE("node")
     TEST(a_gpu_in_trouble_drains_the_node_once);
     TEST(a_node_that_was_told_to_drain_has_no_trouble);
     TEST(a_node_attaches_to_a_restarted_router);
-    TEST(a_wake_ends_one_wait_behind_all_events);
+    TEST(a_wake_ends_one_wait_after_all_events);
     TEST(a_node_may_start_before_its_router);
     TEST(default_ids_are_unique_and_stay_the_same);
     TEST(a_refused_node_attaches_once_it_is_welcome);

@@ -57,7 +57,7 @@ static void give_each_node(int n_tokens)
 }
 
 // Each node has a sequence that decodes and an outstanding bin. One request waits, which is too small for another bin.
-START_TEST(a_small_request_beside_busy_nodes_costs_no_visits)
+START_TEST(a_small_request_costs_no_visits_of_busy_nodes)
 {
     give_each_node(300);
     struct client *decoding[NODES];
@@ -153,7 +153,7 @@ SUITE("node_choice")
 {
     TIMEOUT(60);
     FIXTURE(setup_nodes, teardown_nodes);
-    TEST(a_small_request_beside_busy_nodes_costs_no_visits);
+    TEST(a_small_request_costs_no_visits_of_busy_nodes);
     LOOP(full_nodes_are_not_asked, 0, 2);
     TEST(nodes_without_kv_blocks_are_not_asked);
     TEST(a_bin_costs_one_plan_and_a_short_search);

@@ -343,7 +343,7 @@ START_TEST(a_speculator_that_loses_prompts_is_ejected_and_they_go_on)
 }
 END_TEST
 
-START_TEST(the_only_group_is_probed_at_once_when_it_attaches_again)
+START_TEST(the_only_group_is_probed_immediately_when_it_attaches_again)
 {
     struct fake_node *w = attach(NODE_WORKER, "w");
     struct client *client = fixture_send(&f, 100, 8);
@@ -538,7 +538,7 @@ SUITE("node_health")
     TEST(a_group_that_counts_fewer_requests_than_it_was_sent_has_lost_some);
     TEST(heartbeats_in_quick_succession_are_not_counted);
     TEST(a_speculator_that_loses_prompts_is_ejected_and_they_go_on);
-    TEST(the_only_group_is_probed_at_once_when_it_attaches_again);
+    TEST(the_only_group_is_probed_immediately_when_it_attaches_again);
     TEST(a_node_ten_times_slower_than_its_peers_is_drained_until_it_recovers);
     TEST(the_last_node_and_half_of_a_pool_stay);
     TEST(nodes_with_other_limits_are_no_peers);

@@ -111,7 +111,7 @@ START_TEST(live_options_change_and_others_are_named)
 }
 END_TEST
 
-START_TEST(flags_win)
+START_TEST(flags_override_the_file)
 {
     start("room = 5\nrest = 5\n", "--room=8");
     char *text = reload("room = 6\n", STATUS_OK);
@@ -194,7 +194,7 @@ END_TEST
 SUITE("options_reload")
 {
     TEST(live_options_change_and_others_are_named);
-    TEST(flags_win);
+    TEST(flags_override_the_file);
     TEST(all_files_are_read_again_the_last_one_wins);
     TEST(a_file_with_an_error_changes_nothing);
     TEST(the_log_level_changes);

@@ -50,7 +50,7 @@ static int64_t read_paced(int until_rows)
     return us;
 }
 
-START_TEST(a_prompt_beside_decodes_takes_the_time_that_pacing_leaves_it)
+START_TEST(a_prompt_with_decodes_takes_the_time_that_pacing_leaves_it)
 {
     struct client *decoding[DECODES];
     for (int i = 0; i < DECODES; i++) {
@@ -90,6 +90,6 @@ END_TEST
 SUITE("paced_estimate")
 {
     FIXTURE(start, teardown);
-    TEST(a_prompt_beside_decodes_takes_the_time_that_pacing_leaves_it);
+    TEST(a_prompt_with_decodes_takes_the_time_that_pacing_leaves_it);
     TEST(a_share_is_followed_when_pacing_changes);
 }

@@ -95,7 +95,7 @@ static struct prefill read_request(const struct rate_case *c, bool score)
     return read;
 }
 
-START_TEST(the_first_that_is_given_decides)
+START_TEST(the_first_value_that_is_given_decides)
 {
     const struct rate_case *c = &cases[_i];
     router_default(c->router_rate);
@@ -121,6 +121,6 @@ END_TEST
 SUITE("prefill_precedence")
 {
     FIXTURE(setup, teardown);
-    EACH(the_first_that_is_given_decides, cases);
+    EACH(the_first_value_that_is_given_decides, cases);
     EACH(a_score_is_like_mode_on, cases);
 }

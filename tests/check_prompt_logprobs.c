@@ -194,7 +194,7 @@ static double log_softmax(const double *logits, int vocab, int32_t token)
     return logits[token] - max - log(sum);
 }
 
-START_TEST(they_are_those_of_an_independent_forward_pass)
+START_TEST(prompt_logprobs_equal_an_independent_forward_pass)
 {
     struct world *w = world_open(1, 0);
     struct slow_llama *slow = slow_llama_create(&w->spec);
@@ -238,7 +238,7 @@ START_TEST(they_are_those_of_an_independent_forward_pass)
 END_TEST
 
 // The log-probabilities of an answer are those of a prompt that contains the answer.
-START_TEST(they_are_the_bits_of_sampled_tokens)
+START_TEST(prompt_logprobs_have_the_bits_of_sampled_tokens)
 {
     struct world *w = world_open(2, 0);
     run_alone(w);
@@ -381,12 +381,12 @@ SUITE("prompt_logprobs")
     SKIP_UNLESS(!is_cuda || cuda_is_here());
     TCASE("all");
     TIMEOUT(120);
-    TEST(they_are_those_of_an_independent_forward_pass);
+    TEST(prompt_logprobs_equal_an_independent_forward_pass);
     if (is_cuda) return; // the emulated GPU is slow
 
     TCASE("bits");
     TIMEOUT(120);
-    TEST(they_are_the_bits_of_sampled_tokens);
+    TEST(prompt_logprobs_have_the_bits_of_sampled_tokens);
     LOOP(neighbours_chunks_and_preemption_change_nothing, 0, 3);
     TEST(a_replay_continues_at_any_token);
     TEST(a_cached_prompt_is_computed_again);

@@ -362,7 +362,7 @@ START_TEST(numbers_of_a_client_outside_the_range_are_refused)
 }
 END_TEST
 
-START_TEST(fields_of_their_own_arrive)
+START_TEST(fields_outside_the_tables_arrive)
 {
     struct request_spec spec = {0};
     sampling_defaults(&spec.sampling);
@@ -501,7 +501,7 @@ SUITE("request")
     TEST(what_is_not_given_is_not_sent);
     TEST(auto_chunks_arrive_as_a_word);
     TEST(numbers_of_a_client_outside_the_range_are_refused);
-    TEST(fields_of_their_own_arrive);
+    TEST(fields_outside_the_tables_arrive);
     TEST(a_context_that_ends_with_the_window_names_it);
     TEST(a_logit_bias_flag_arrives);
     TEST(a_logit_bias_in_a_row_arrives);

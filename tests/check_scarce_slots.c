@@ -61,7 +61,7 @@ START_TEST(the_next_free_slot_goes_to_the_highest_priority)
 }
 END_TEST
 
-START_TEST(overdue_requests_get_every_other_slot_beside_a_stream_of_higher_priority)
+START_TEST(overdue_requests_get_every_other_slot_during_a_stream_of_higher_priority)
 {
     start();
     int high = 0, oldest_first = 0;
@@ -123,7 +123,7 @@ SUITE("scarce_slots")
 {
     FIXTURE(setup, teardown);
     LOOP(the_next_free_slot_goes_to_the_highest_priority, 0, 3);
-    TEST(overdue_requests_get_every_other_slot_beside_a_stream_of_higher_priority);
+    TEST(overdue_requests_get_every_other_slot_during_a_stream_of_higher_priority);
     TEST(a_tenant_with_many_overdue_requests_leaves_slots_to_others);
     TEST(of_several_free_slots_half_go_to_overdue_requests);
 }

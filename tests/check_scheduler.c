@@ -12,7 +12,7 @@
 #include "tests/scheduler_world.h"
 #include "tests/suite.h"
 
-START_TEST(alone_is_what_a_plain_loop_gives)
+START_TEST(a_request_alone_has_the_tokens_of_a_plain_loop)
 {
     struct world *w = world_open_of(&worlds[_i]);
     world_run_alone(w);
@@ -314,7 +314,7 @@ END_TEST
 SUITE("scheduler")
 {
     TIMEOUT(60);
-    LOOP(alone_is_what_a_plain_loop_gives, 0, WORLDS);
+    LOOP(a_request_alone_has_the_tokens_of_a_plain_loop, 0, WORLDS);
     LOOP(neighbours_and_chunks_change_nothing, 0, WORLDS);
     LOOP(preemption_changes_nothing, 0, WORLDS);
     LOOP(the_victim_loses_fewest_tokens_of_its_own, 0, 4);

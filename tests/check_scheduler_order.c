@@ -238,7 +238,7 @@ START_TEST(half_of_a_pass_goes_to_the_shortest_prompt)
 END_TEST
 
 // However long passes take on this machine, the decodes are measured first, then the prompt gets a few rows.
-START_TEST(prompts_beside_decodes_are_paced)
+START_TEST(prompts_with_decodes_are_paced)
 {
     static int32_t tokens[2][150];
     struct world *w = world_open("llama", 5);
@@ -290,6 +290,6 @@ SUITE("scheduler")
     TEST(decodes_go_first_and_prompts_in_order);
     TEST(a_short_prompt_does_not_wait_for_all_of_a_long_one);
     TEST(half_of_a_pass_goes_to_the_shortest_prompt);
-    TEST(prompts_beside_decodes_are_paced);
+    TEST(prompts_with_decodes_are_paced);
     TEST(prompt_rows_are_counted_in_all_chunks);
 }

@@ -192,7 +192,7 @@ START_TEST(short_prompts_do_not_wait_for_a_long_one_to_be_read)
 }
 END_TEST
 
-START_TEST(a_chunk_behind_many_entries_takes_no_longer_than_a_full_pass)
+START_TEST(a_chunk_after_many_entries_takes_no_longer_than_a_full_pass)
 {
     start(2048);
     add(0, 131072);
@@ -224,6 +224,6 @@ SUITE("score_pace")
     TEST(prompts_that_arrive_together_share_their_look_ahead_passes);
     TEST(reading_keeps_eight_ninths_of_the_time);
     TEST(short_prompts_do_not_wait_for_a_long_one_to_be_read);
-    TEST(a_chunk_behind_many_entries_takes_no_longer_than_a_full_pass);
+    TEST(a_chunk_after_many_entries_takes_no_longer_than_a_full_pass);
     TEST(a_prompt_that_is_longer_than_the_others_ends_although_others_keep_arriving);
 }

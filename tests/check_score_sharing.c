@@ -85,7 +85,7 @@ START_TEST(requests_of_other_exchanges_have_their_own_score)
 END_TEST
 
 // _i is the choice that is cancelled: the choice on the speculator (0) or another one.
-START_TEST(the_others_go_on_when_one_is_cancelled)
+START_TEST(the_others_continue_when_one_is_cancelled)
 {
     submit_choices(PREFILL_ON);
     ck_assert(core_cancel(f.c, choices[_i]->number, f.now_us));
@@ -161,7 +161,7 @@ SUITE("score_sharing")
     FIXTURE(setup_nodes, teardown);
     TEST(a_prompt_is_scored_once_for_all_its_choices);
     TEST(requests_of_other_exchanges_have_their_own_score);
-    LOOP(the_others_go_on_when_one_is_cancelled, 0, CHOICES);
+    LOOP(the_others_continue_when_one_is_cancelled, 0, CHOICES);
     LOOP(all_are_cancelled_in_any_order, 0, CHOICES);
     TEST(all_keep_their_whole_prompt_when_the_speculator_is_lost);
     TEST(all_end_when_a_score_is_required_and_there_is_none);

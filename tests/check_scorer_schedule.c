@@ -394,7 +394,7 @@ START_TEST(bad_items_answer_with_a_sentence)
 }
 END_TEST
 
-START_TEST(cancel_and_clear_free_blocks_at_once)
+START_TEST(cancel_and_clear_free_blocks_immediately)
 {
     struct fake *f = fake_open(8, 4, MAX_BLOCKS);
     struct scorer_model model = fake_model(f);
@@ -453,6 +453,6 @@ SUITE("scorer_schedule")
     TEST(a_second_question_computes_its_own_rows_and_the_look_ahead);
     TEST(passes_fill_up_across_prompts);
     TEST(bad_items_answer_with_a_sentence);
-    TEST(cancel_and_clear_free_blocks_at_once);
+    TEST(cancel_and_clear_free_blocks_immediately);
     TEST(a_failed_pass_is_reported_and_nothing_leaks);
 }

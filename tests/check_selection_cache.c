@@ -280,7 +280,7 @@ START_TEST(a_selection_belongs_to_the_model_of_its_speculator)
 }
 END_TEST
 
-START_TEST(a_speculator_with_other_arithmetic_scores_anew)
+START_TEST(a_speculator_with_other_arithmetic_scores_again)
 {
     struct fake_node *w = worker("w"), *s = speculator("s");
     score_document(s, w);
@@ -418,7 +418,7 @@ SUITE("selection_cache")
     EACH(another_prompt_policy_or_tenant_is_scored, changes);
     TEST(keep_rates_are_counted_for_each_request_with_a_quality);
     TEST(a_selection_belongs_to_the_model_of_its_speculator);
-    TEST(a_speculator_with_other_arithmetic_scores_anew);
+    TEST(a_speculator_with_other_arithmetic_scores_again);
     TEST(questions_go_to_the_speculator_that_has_read_their_document);
     TEST(the_selection_used_longest_ago_is_evicted_first);
     TEST(a_selection_larger_than_the_cache_is_not_held);

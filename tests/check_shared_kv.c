@@ -35,7 +35,7 @@ static struct client *ask(int document, int question, const char *tenant)
 }
 
 // The questions arrive together, or one after another while the first run, overdue or not.
-START_TEST(all_questions_on_one_document_run_at_once)
+START_TEST(all_questions_on_one_document_run_together)
 {
     bool one_by_one = _i & 1, overdue = _i & 2;
     struct fake_node *w = caching_worker("w", TWO_DOCUMENTS, true);
@@ -141,7 +141,7 @@ END_TEST
 SUITE("shared_kv")
 {
     FIXTURE(setup, teardown);
-    LOOP(all_questions_on_one_document_run_at_once, 0, 4);
+    LOOP(all_questions_on_one_document_run_together, 0, 4);
     TEST(without_a_prefix_cache_each_question_is_charged_its_document);
     TEST(cached_blocks_that_no_request_uses_are_charged);
     TEST(the_document_stays_charged_until_its_last_question_has_ended);

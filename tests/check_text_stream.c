@@ -187,7 +187,7 @@ static void close_pieces(void)
     tokenizer_free(pieces);
 }
 
-START_TEST(streams_that_share_stop_strings_read_on_their_own)
+START_TEST(streams_that_share_stop_strings_are_independent)
 {
     struct text_stream *first = open_stream(pieces, "ab");
     check_piece(push_byte(first, 'a', true), "", -1);
@@ -343,7 +343,7 @@ SUITE("text stream")
         TCASE("one case each");
         TIMEOUT(30);
         FIXTURE(open_pieces, close_pieces);
-        TEST(streams_that_share_stop_strings_read_on_their_own);
+        TEST(streams_that_share_stop_strings_are_independent);
         TEST(stop_strings_take_three_bytes_for_each);
         TEST(half_a_character_is_held_back);
         TEST(a_possible_stop_string_is_held_back);

@@ -82,7 +82,7 @@ START_TEST(nodes_without_room_are_searched_in_several_ticks)
 }
 END_TEST
 
-START_TEST(a_queue_that_becomes_overdue_at_once_is_marked_in_parts_oldest_first)
+START_TEST(a_queue_that_becomes_overdue_together_is_marked_in_parts_oldest_first)
 {
     fill_group();
     f.now_us += f.options.max_wait_us;
@@ -116,7 +116,7 @@ START_TEST(an_event_between_two_ticks_is_served_from_the_requests_due_first)
 }
 END_TEST
 
-START_TEST(deadlines_that_pass_at_once_end_requests_in_parts)
+START_TEST(deadlines_that_pass_together_end_requests_in_parts)
 {
     attach(0, 1);
     fixture_send(&f, 10, 4);
@@ -158,8 +158,8 @@ SUITE("tick_work")
 {
     FIXTURE(setup, teardown);
     TEST(nodes_without_room_are_searched_in_several_ticks);
-    TEST(a_queue_that_becomes_overdue_at_once_is_marked_in_parts_oldest_first);
+    TEST(a_queue_that_becomes_overdue_together_is_marked_in_parts_oldest_first);
     TEST(an_event_between_two_ticks_is_served_from_the_requests_due_first);
-    TEST(deadlines_that_pass_at_once_end_requests_in_parts);
+    TEST(deadlines_that_pass_together_end_requests_in_parts);
     TEST(idle_nodes_get_bins_in_several_ticks);
 }

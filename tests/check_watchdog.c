@@ -88,7 +88,7 @@ static void work_slowly(void)
     watchdog_stop(watchdog);
 }
 
-START_TEST(a_long_pass_that_makes_progress_goes_on)
+START_TEST(a_long_pass_that_makes_progress_is_not_ended)
 {
     char words[4096];
     ck_assert_msg(run_child(work_slowly, words, sizeof words) == 0, "%s", words);
@@ -117,7 +117,7 @@ static void work_with_a_stop(void)
     watchdog_stop(watchdog);
 }
 
-START_TEST(a_process_that_was_stopped_goes_on)
+START_TEST(a_process_that_was_stopped_continues)
 {
     char words[4096];
     ck_assert_msg(run_child(work_with_a_stop, words, sizeof words) == 0, "%s", words);
@@ -161,8 +161,8 @@ SUITE("watchdog")
     TIMEOUT(60);
     TEST(a_hung_pass_of_one_rank_ends_the_process);
     TEST(sampling_that_hangs_ends_the_process);
-    TEST(a_long_pass_that_makes_progress_goes_on);
-    TEST(a_process_that_was_stopped_goes_on);
+    TEST(a_long_pass_that_makes_progress_is_not_ended);
+    TEST(a_process_that_was_stopped_continues);
     TEST(a_check_that_hangs_ends_the_process);
     TEST(a_model_that_does_not_close_ends_the_process);
 }
