@@ -112,7 +112,8 @@ struct norm_step {
 };
 
 // One forward pass, described by the model and run by the backend. The model issues the steps, and the backend decides
-// when and for which rows: all rows together, two micro-batches in turn, or not at all if it replays a captured pass.
+// when and for which rows: all rows together, two alternating micro-batches, or not at all if it replays a captured
+// pass.
 //
 // A stage is a sequence of steps that ends with a sum over ranks. The ranks sum either the residual stream, which is
 // then complete on every rank, or partial sums, which the next stage adds to the stream. `stage` issues stage i for

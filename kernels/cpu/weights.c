@@ -22,7 +22,7 @@ enum {
 struct weight_rows {
     const struct matrix_view *parts;
     int n_parts;
-    int gate_up_unit; // rows taken in turn from gate and from up; 0: parts in order
+    int gate_up_unit; // number of rows taken alternately from gate and up; 0: parts in order
     int64_t rows;     // rows of all parts
 };
 
