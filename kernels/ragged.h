@@ -35,8 +35,7 @@ struct sampled_id {
 struct ragged_batch {
     int n_rows;              // T, at least 1
     const int32_t *token;    // [T] token ids
-    const int32_t *position; // [T] position ids for RoPE; recalled tokens of a conversation have smaller ones than rows
-                             // before them
+    const int32_t *position; // [T] position ids for RoPE; in a conversation they need not ascend
 
     int n_seqs;                 // S, at least 1; a sequence has at least one row
     const int32_t *row_start;   // [S+1] rows of sequence s are row_start[s] .. row_start[s+1]-1

@@ -285,7 +285,7 @@ static struct weight *weight_new(struct cpu *cpu, enum weight_kind kind, int64_t
     int step = cpu->isa->step_words;
     w->words = kind == WEIGHT_MATRIX ? (gemm_word_count((int)columns, cpu->gemm_type) + step - 1) / step * step
                                      : word_count((int)columns, cpu->bf16);
-    return cpu->weights = w; // from here on close frees it
+    return cpu->weights = w; // from now on `close` frees it
 }
 
 static enum status weight_no_memory(const struct weight *w)
