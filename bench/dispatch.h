@@ -28,10 +28,10 @@ struct dispatch_options {
 
 struct dispatch_result {                 // CPU time
     int requests;                        // requests that ended: all requests, unless the time was up
-    double submit_us;                    // to submit a request
+    double submit_us;                    // mean time to submit a request
     double dispatch_ms, dispatch_ms_max; // mean and maximum time to plan and dispatch a bin
     double tick_ms_max;                  // the longest tick
-    double token_us;                     // to pass on one token
+    double token_us;                     // mean time to pass on one token
     double request_us;                   // whole CPU time per ended request
     double scan_cost;                    // waiting requests examined per dispatched request
     int64_t bins;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A task document in the making. A class of documents (bench/task_*.c) plants the sentences of its items, fills the
-// rest of the room with sentences about the town, and asks questions about items. draft_finish() makes the document.
-// After a failure, which sets draft->status, functions do nothing.
+// A task document under construction. A class of documents (bench/task_*.c) plants the sentences of its items, fills
+// the rest of the room with sentences about the town, and asks questions about items. draft_finish() makes the
+// document. After a failure, which sets draft->status, functions do nothing.
 #pragma once
 
 #include <stdbool.h>

@@ -12,7 +12,7 @@
 //
 // Exactness: the result of a row must not depend on other rows, on the row's place in the batch, or on how its prompt
 // was cut into chunks. So sums over K have one order for every T. Attention walks the KV blocks of a sequence in order,
-// block by block, in prefill and decode alike.
+// block by block, both in prefill and in decode.
 //
 // Errors: creation can fail (memory, device). Steps return a status too, since a device may be lost. Callers must pass
 // matching shapes, which asserts check.
@@ -112,7 +112,8 @@ struct norm_step {
 };
 
 // One forward pass, described by the model and run by the backend. The model issues the steps, and the backend decides
-// when and for which rows: all rows together, two micro-batches in turn, or not at all if it replays a captured pass.
+// when and for which rows: all rows together, two alternating micro-batches, or not at all if it replays a captured
+// pass.
 //
 // A stage is a sequence of steps that ends with a sum over ranks. The ranks sum either the residual stream, which is
 // then complete on every rank, or partial sums, which the next stage adds to the stream. `stage` issues stage i for
@@ -280,7 +281,7 @@ struct backend_ops {
     // `close`.
     enum status (*comm_open)(struct backend *b, struct comm *host, struct comm **comm_p);
     // Replaces `rows` rows of a PARTIAL tensor by their sums over the ranks of comm_open. Each rank has rounded its
-    // addend to bf16. The sums are bf16, too, and are rounded at most once for each further rank.
+    // addend to bf16. The sums are also bf16, and are rounded at most once for each further rank.
     enum status (*sum_ranks)(struct backend *b, struct tensor *partial, int rows);
     // Returns the device's address on the PCI bus, such as "0000:65:00.0". Owned by the backend.
     const char *(*gpu_address)(const struct backend *b);

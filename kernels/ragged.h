@@ -4,8 +4,8 @@
 //
 // The T rows (tokens) of S sequences follow one another without padding. A row attends to the cached entries of its own
 // sequence and to the rows of its sequence up to and including itself; there is no T x T mask. Attention order is row
-// order. Only RoPE uses positions, so they may have gaps. The K and V of row r of sequence s become KV entry kv_len[s]
-// + (r - row_start[s]).
+// order. Only RoPE uses positions, so they may have gaps and need not ascend. The K and V of row r of sequence s become
+// KV entry kv_len[s] + (r - row_start[s]).
 //
 // Plain data: every array belongs to the caller and must stay valid and unchanged during a call that gets it.
 #pragma once
@@ -35,7 +35,7 @@ struct sampled_id {
 struct ragged_batch {
     int n_rows;              // T, at least 1
     const int32_t *token;    // [T] token ids
-    const int32_t *position; // [T] position ids for RoPE, increasing within a sequence
+    const int32_t *position; // [T] position ids for RoPE; in a conversation they need not ascend
 
     int n_seqs;                 // S, at least 1; a sequence has at least one row
     const int32_t *row_start;   // [S+1] rows of sequence s are row_start[s] .. row_start[s+1]-1

@@ -182,7 +182,7 @@ static void ck_cancelled_once(void)
 
 // --- tests
 
-START_TEST(a_message_that_waits_ends_at_once_and_is_not_read)
+START_TEST(a_waiting_message_ends_immediately_and_is_not_read)
 {
     send_message("first");
     sem_wait(&entered); // the pool's only thread is busy
@@ -197,7 +197,7 @@ START_TEST(a_message_that_waits_ends_at_once_and_is_not_read)
 }
 END_TEST
 
-START_TEST(a_message_that_is_being_read_ends_when_it_was)
+START_TEST(a_message_that_is_being_read_ends_afterwards)
 {
     send_message("mine");
     sem_wait(&entered);
@@ -212,7 +212,7 @@ START_TEST(a_message_that_is_being_read_ends_when_it_was)
 }
 END_TEST
 
-START_TEST(messages_without_an_id_of_other_ids_and_of_other_owners_go_on)
+START_TEST(messages_without_an_id_of_other_ids_and_of_other_owners_continue)
 {
     send_message("");
     sem_wait(&entered);
@@ -307,7 +307,7 @@ START_TEST(an_abort_of_all_owners_finds_those_of_each)
 END_TEST
 
 // Such an id is refused when the message is read, and would spoil the traces of others.
-START_TEST(an_id_that_is_not_utf8_is_none)
+START_TEST(an_id_that_is_not_utf8_is_ignored)
 {
     send_message("first");
     sem_wait(&entered);
@@ -343,12 +343,12 @@ SUITE("abort")
 {
     TIMEOUT(60);
     FIXTURE(setup, teardown);
-    TEST(a_message_that_waits_ends_at_once_and_is_not_read);
-    TEST(a_message_that_is_being_read_ends_when_it_was);
-    TEST(messages_without_an_id_of_other_ids_and_of_other_owners_go_on);
+    TEST(a_waiting_message_ends_immediately_and_is_not_read);
+    TEST(a_message_that_is_being_read_ends_afterwards);
+    TEST(messages_without_an_id_of_other_ids_and_of_other_owners_continue);
     TEST(an_id_that_comes_again_costs_no_walk_over_its_messages);
     TEST(messages_of_one_id_are_found_until_the_last_has_ended);
     TEST(an_abort_of_all_owners_finds_those_of_each);
-    TEST(an_id_that_is_not_utf8_is_none);
+    TEST(an_id_that_is_not_utf8_is_ignored);
     TEST(a_client_that_is_gone_drops_its_messages);
 }

@@ -145,7 +145,7 @@ START_TEST(an_encoded_batch_is_decoded_to_the_same_batch)
 END_TEST
 
 // Sizes are numbers of integers. The padded table alone would have 64 * 2048.
-START_TEST(short_sequences_beside_a_long_one_send_their_own_blocks_only)
+START_TEST(short_sequences_with_a_long_one_send_only_their_own_blocks)
 {
     enum { SEQS = 64, LONG = 2048, SHORT = 8 };
     const struct batch_limits wide = {.rows = SEQS, .seqs = SEQS, .seq_blocks = LONG, .logit_rows = SEQS};
@@ -200,6 +200,6 @@ SUITE("batch")
     TEST(a_pass_returns_logits_or_tokens_or_both);
     TEST(rows_whose_logits_are_read_come_first);
     TEST(an_encoded_batch_is_decoded_to_the_same_batch);
-    TEST(short_sequences_beside_a_long_one_send_their_own_blocks_only);
+    TEST(short_sequences_with_a_long_one_send_only_their_own_blocks);
     TEST(counts_that_do_not_add_up_are_refused);
 }

@@ -48,16 +48,16 @@ START_TEST(allocated_blocks_are_distinct_and_return)
 }
 END_TEST
 
-// Sequences over few tokens, so that many share prefixes, some with gaps in their positions. The test remembers what
-// was computed into each block: a block that is found must hold exactly that, however many blocks were evicted
-// meanwhile.
+// The sequences have few different tokens, so that many share prefixes. Some have gaps in their positions. The test
+// remembers the content of each block. A found block must have the content that was asked for, however many blocks were
+// evicted meanwhile.
 START_TEST(a_found_block_holds_what_was_asked_for)
 {
     enum { BLOCKS = 40, HOLDERS = 6, LONGEST = 8 };
     struct holder {
         struct kv_key keys[LONGEST];
         int32_t blocks[LONGEST];
-        uint64_t content[LONGEST]; // of the chain up to each
+        uint64_t content[LONGEST]; // hashes of the chain up to each block
         int n, published;
         kv_chain chain;
     };
@@ -120,7 +120,7 @@ START_TEST(a_found_block_holds_what_was_asked_for)
             }
             for (int i = found; i < n; i++) {
                 ck_assert_int_eq(users[h->blocks[i]]++, 0);
-                memory[h->blocks[i]] = h->content[i]; // computed at once
+                memory[h->blocks[i]] = h->content[i]; // computed immediately
             }
             h->n = n;
             h->published = found;

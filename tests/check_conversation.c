@@ -240,7 +240,7 @@ START_TEST(turns_that_are_not_held_are_scored_in_order)
 }
 END_TEST
 
-START_TEST(behind_an_edit_nothing_is_reused)
+START_TEST(nothing_after_an_edit_is_reused)
 {
     static const struct {
         int token, visits;
@@ -305,7 +305,7 @@ START_TEST(the_whole_prompt_is_kept_without_a_speculator)
 END_TEST
 
 // A selection depends on the rows of earlier turns. It is not held if another speculator chose these rows.
-START_TEST(selections_behind_another_speculators_rows_are_not_held)
+START_TEST(selections_after_another_speculators_rows_are_not_held)
 {
     struct client *client = question(2);
     client->r->spec.prefill.mode = PREFILL_REQUIRED;
@@ -517,12 +517,12 @@ SUITE("conversation")
     FIXTURE(setup_talk, teardown);
     TEST(each_turn_is_scored_once);
     TEST(turns_that_are_not_held_are_scored_in_order);
-    TEST(behind_an_edit_nothing_is_reused);
+    TEST(nothing_after_an_edit_is_reused);
     LOOP(a_conversation_may_be_switched_off, 0, 2);
     TEST(a_short_turn_is_whole_under_auto);
     TEST(the_whole_prompt_is_kept_without_a_speculator);
     TEST(pinned_ranges_of_turns_count_in_the_queue);
-    TEST(selections_behind_another_speculators_rows_are_not_held);
+    TEST(selections_after_another_speculators_rows_are_not_held);
     TEST(each_question_has_the_rows_of_the_document);
     TEST(a_budget_that_is_not_divided_is_that_of_the_prompt);
 

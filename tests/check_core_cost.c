@@ -358,7 +358,7 @@ END_TEST
 
 // --- deadlines
 
-START_TEST(a_deadline_that_has_passed_is_refused_at_once)
+START_TEST(a_deadline_that_has_passed_is_refused_immediately)
 {
     node_of(NODE_WORKER, "w", NULL);
     ck_refused(submit(100, PREFILL_OFF, -1), "had passed");
@@ -654,7 +654,7 @@ SUITE("core_cost")
     TEST(worker_costs_are_learned_from_whole_prompts);
     TEST(a_node_without_known_costs_counts_as_the_cheapest_known_one);
     TEST(a_length_is_known_from_prompts_computed_in_small_passes);
-    TEST(a_deadline_that_has_passed_is_refused_at_once);
+    TEST(a_deadline_that_has_passed_is_refused_immediately);
     TEST(a_request_that_would_miss_its_deadline_is_refused);
     TEST(a_speculated_request_is_refused_by_the_time_of_speculation);
     TEST(a_request_near_its_deadline_is_overdue);

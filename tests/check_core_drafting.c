@@ -206,7 +206,7 @@ START_TEST(losing_the_speculator_only_stops_drafts)
 }
 END_TEST
 
-START_TEST(a_replay_is_drafted_on)
+START_TEST(a_replay_still_gets_drafts)
 {
     struct client *client = put_held();
     step(client, 100, 2);
@@ -243,7 +243,7 @@ START_TEST(an_idle_speculator_reads_a_prompt_that_was_not_scored)
 END_TEST
 
 // A node refuses messages of over 64 MiB.
-START_TEST(long_prompts_come_in_messages_of_their_own)
+START_TEST(long_prompts_come_in_separate_messages)
 {
     enum { LONG = 600000 };
     struct client *clients[3];
@@ -279,12 +279,12 @@ SUITE("core drafting")
     FIXTURE(start, stop);
     TEST(new_tokens_go_to_the_speculator_and_guesses_to_the_group);
     TEST(advances_of_a_tick_are_one_message);
-    TEST(long_prompts_come_in_messages_of_their_own);
+    TEST(long_prompts_come_in_separate_messages);
     TEST(a_busy_group_has_no_advances);
     TEST(the_prompt_is_released_with_the_end);
     TEST(guesses_that_cannot_be_are_left_out);
     TEST(drafts_are_bounded_until_the_answer_advances);
     TEST(losing_the_speculator_only_stops_drafts);
-    TEST(a_replay_is_drafted_on);
+    TEST(a_replay_still_gets_drafts);
     TEST(an_idle_speculator_reads_a_prompt_that_was_not_scored);
 }

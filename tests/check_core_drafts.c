@@ -127,7 +127,7 @@ START_TEST(counts_that_no_group_can_have_are_cut)
 }
 END_TEST
 
-START_TEST(tokens_behind_a_stop_string_are_not_accepted)
+START_TEST(tokens_after_a_stop_string_are_not_accepted)
 {
     static const int32_t draft[] = {5, 6, 7, 8};
     struct fake_node *speculator = attach(NODE_SPECULATOR, "speculator"), *worker = attach(NODE_WORKER, "worker");
@@ -147,5 +147,5 @@ SUITE("core drafts")
     TEST(a_draft_goes_to_every_group_that_runs_the_request);
     TEST(a_wrong_draft_is_left_out);
     TEST(counts_that_no_group_can_have_are_cut);
-    TEST(tokens_behind_a_stop_string_are_not_accepted);
+    TEST(tokens_after_a_stop_string_are_not_accepted);
 }

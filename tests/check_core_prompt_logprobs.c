@@ -70,7 +70,7 @@ static void stop(void)
     fixture_stop(&f);
 }
 
-START_TEST(a_lost_group_is_not_asked_for_them_again)
+START_TEST(received_prompt_logprobs_are_not_asked_for_again)
 {
     struct fake_node *first = attach("first");
     struct client *client = put();
@@ -90,7 +90,7 @@ START_TEST(a_lost_group_is_not_asked_for_them_again)
 }
 END_TEST
 
-START_TEST(wrong_ones_end_the_request)
+START_TEST(wrong_prompt_logprobs_end_the_request)
 {
     static const struct {
         int first, from, n, n_tokens;
@@ -129,7 +129,7 @@ END_TEST
 SUITE("core_prompt_logprobs")
 {
     FIXTURE(start, stop);
-    TEST(a_lost_group_is_not_asked_for_them_again);
-    LOOP(wrong_ones_end_the_request, 0, 6);
+    TEST(received_prompt_logprobs_are_not_asked_for_again);
+    LOOP(wrong_prompt_logprobs_end_the_request, 0, 6);
     TEST(nothing_is_taken_from_a_prefix_cache);
 }

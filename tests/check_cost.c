@@ -139,7 +139,7 @@ END_TEST
 
 // The first passes compute a long prompt, so all time is attributed to rows. A short pass then takes many times the
 // expected time. The model must know the time of every size after a few passes of that size.
-START_TEST(short_passes_after_a_long_prompt_are_known_at_once)
+START_TEST(the_time_of_short_passes_after_a_long_prompt_is_known)
 {
     const struct truth t = {2707, 3.929, 0.000113};
     for (int i = 0; i < 8; i++)
@@ -154,7 +154,7 @@ START_TEST(short_passes_after_a_long_prompt_are_known_at_once)
 }
 END_TEST
 
-START_TEST(a_first_prompt_after_short_passes_is_known_at_once)
+START_TEST(the_time_of_a_first_prompt_after_short_passes_is_known)
 {
     const struct truth t = {10264, 28.959, 0.000977};
     for (int i = 0; i < 8; i++)
@@ -282,8 +282,8 @@ SUITE("cost")
     TEST(a_node_that_changes_is_followed);
     TEST(an_outlier_moves_little_and_impossible_reports_nothing);
     TEST(the_time_of_passes_of_one_size_is_attributed_to_rows);
-    TEST(short_passes_after_a_long_prompt_are_known_at_once);
-    TEST(a_first_prompt_after_short_passes_is_known_at_once);
+    TEST(the_time_of_short_passes_after_a_long_prompt_is_known);
+    TEST(the_time_of_a_first_prompt_after_short_passes_is_known);
     TEST(a_computed_prompt_makes_its_length_known);
     TEST(unknown_sizes_are_reported_as_unknown);
     TEST(varying_times_are_predicted_by_their_mean);

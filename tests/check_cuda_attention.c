@@ -402,7 +402,7 @@ static void values_cancel(struct bench *b)
 }
 
 // The bits are the same with one thread block for all spans of a tile and with one for each, also in a captured pass.
-START_TEST(spans_apart_have_the_same_bits)
+START_TEST(separate_spans_have_the_same_bits)
 {
     struct bench b;
     bench_build(&b, (struct shape){64, 1, 9, false}, long_prompts, 3);
@@ -825,7 +825,7 @@ SUITE("cuda_attention")
     NO_FORK(); // a device does not survive a fork
     LOOP(attention_matches_plain_loops, 0, 20);
     TEST(spans_match_plain_loops);
-    TEST(spans_apart_have_the_same_bits);
+    TEST(separate_spans_have_the_same_bits);
     TEST(a_broken_entry_changes_only_rows_that_see_it);
     TEST(long_single_rows);
     LOOP(rows_do_not_depend_on_their_neighbours, 0, 3);

@@ -452,7 +452,7 @@ START_TEST(the_third_pass_of_a_kind_is_a_replay)
 END_TEST
 
 // Only the graphs used last are kept. A kind that has lost its graph is captured again.
-START_TEST(the_graph_used_least_is_given_up)
+START_TEST(the_least_recently_used_graph_is_dropped)
 {
     const int most = graphs_kept_most;
     float *values = random_floats(10 * 16, 1);
@@ -517,6 +517,6 @@ SUITE("cuda_backend")
     TEST(algorithms_are_timed_once_and_saved);
     LOOP(replays_equal_eager_passes, 0, 3);
     TEST(the_third_pass_of_a_kind_is_a_replay);
-    TEST(the_graph_used_least_is_given_up);
+    TEST(the_least_recently_used_graph_is_dropped);
     TEST(a_pass_that_cannot_be_captured_runs_eagerly);
 }

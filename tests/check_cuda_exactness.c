@@ -107,7 +107,7 @@ static float *attend_whole(int s, int *n_p)
     return attend(done, rows, n_p);
 }
 
-START_TEST(chunks_beside_others_are_the_same_bits)
+START_TEST(chunks_with_others_have_the_same_bits)
 {
     device_open(&forms[_i]);
     const int maps = emulator_map_encodes(), is_hopper = forms[_i].d == 64 || forms[_i].d == 128;
@@ -144,7 +144,7 @@ START_TEST(chunks_beside_others_are_the_same_bits)
 }
 END_TEST
 
-START_TEST(single_rows_beside_others_are_the_same_bits)
+START_TEST(single_rows_with_others_have_the_same_bits)
 {
     device_open(&forms[_i]);
     int n, none[SEQUENCES] = {0}, all[SEQUENCES];
@@ -199,7 +199,7 @@ SUITE("cuda_exactness")
 {
     SKIP_UNLESS(cuda_is_here());
     TIMEOUT(120);
-    LOOP(chunks_beside_others_are_the_same_bits, 0, FORMS);
-    LOOP(single_rows_beside_others_are_the_same_bits, 0, FORMS);
+    LOOP(chunks_with_others_have_the_same_bits, 0, FORMS);
+    LOOP(single_rows_with_others_have_the_same_bits, 0, FORMS);
     LOOP(single_rows_agree_with_prefilled_ones, 0, FORMS);
 }

@@ -160,7 +160,7 @@ START_TEST(squares_are_added_in_the_order_of_the_kernel)
 END_TEST
 
 // A row has the same bits whether the gemm's blocks or a separate kernel prepare it.
-START_TEST(a_row_has_the_same_bits_beside_any_others)
+START_TEST(a_row_has_the_same_bits_with_any_others)
 {
     struct rows_bench t;
     if (_i != BF16 && !fp8_is_here()) return;
@@ -390,7 +390,7 @@ SUITE("cuda_fused")
     TIMEOUT(120);
     LOOP(steps_with_a_norm_are_the_same, 0, FORMS * SIZES);
     TEST(squares_are_added_in_the_order_of_the_kernel);
-    LOOP(a_row_has_the_same_bits_beside_any_others, 0, FORMS);
+    LOOP(a_row_has_the_same_bits_with_any_others, 0, FORMS);
 #ifdef FOREPACK_CUDA_EMULATED
     TEST(a_sum_is_added_before_a_gemm_in_chunks);
 #endif

@@ -27,7 +27,7 @@ START_TEST(results_are_those_of_sums_in_double_precision)
 }
 END_TEST
 
-START_TEST(a_row_has_the_same_bits_beside_any_others)
+START_TEST(a_row_has_the_same_bits_with_any_others)
 {
     bench_open(34, 1032, MAX_ROWS);
     float *all = run_linear(LINEAR_STORE, false, GEMV_ROWS);
@@ -46,5 +46,5 @@ SUITE("cuda_gemv")
     SKIP_UNLESS(cuda_is_here());
     TIMEOUT(60);
     LOOP(results_are_those_of_sums_in_double_precision, 0, SIZES);
-    TEST(a_row_has_the_same_bits_beside_any_others);
+    TEST(a_row_has_the_same_bits_with_any_others);
 }

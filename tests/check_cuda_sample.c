@@ -97,7 +97,7 @@ static void sample_run(const float *logits, int rows, int v, int parts, int32_t 
 static const int vocabularies[] = {1, 2, 31, 33, 260, 1000, 1025, V_MAX};
 enum { N_VOCABULARIES = sizeof vocabularies / sizeof *vocabularies };
 
-START_TEST(the_likeliest_matches_a_plain_loop)
+START_TEST(the_most_likely_token_matches_a_plain_loop)
 {
     int v = vocabularies[_i];
     source.state = 11 + (uint64_t)_i;
@@ -173,6 +173,6 @@ SUITE("cuda_sample")
 {
     SKIP_UNLESS(cuda_is_here());
     NO_FORK();
-    LOOP(the_likeliest_matches_a_plain_loop, 0, N_VOCABULARIES);
+    LOOP(the_most_likely_token_matches_a_plain_loop, 0, N_VOCABULARIES);
     LOOP(tokens_match_the_sampler, 0, N_VOCABULARIES);
 }

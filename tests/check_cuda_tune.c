@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tuning finds the fastest algorithm of a gemm on a device that begins with low clocks and is disturbed now and then:
+// Tuning finds the fastest algorithm of a gemm on a device that begins with low clocks and is sometimes disturbed:
 // tuning warms the device up before it measures, candidates take turns, and the fastest round of each counts.
 #include <stdlib.h>
 

@@ -164,9 +164,8 @@ START_TEST(drafts_that_slow_down_the_group_end)
 }
 END_TEST
 
-// Speculators that slow down the group are not asked, and drafts from prompt lookup are verified all the same.
-// A prompt is computed with decodes. A draft row that takes as long as a decode row gains nothing unless it is always
-// accepted.
+// Speculators that slow down the group are not asked, but drafts from prompt lookup are still verified. A prompt is
+// computed with decodes. A draft row that takes as long as a decode row gains nothing unless it is always accepted.
 START_TEST(first_drafts_are_as_long_as_they_save_time)
 {
     struct draft_pace p;

@@ -300,7 +300,7 @@ START_TEST(scores_go_first)
 END_TEST
 
 // A prompt that needs all blocks gets the blocks of held prompts.
-START_TEST(held_prompts_give_way)
+START_TEST(held_prompts_yield_to_scored_ones)
 {
     for (int id = 0; id < 4; id++) {
         make(id, 60);
@@ -367,7 +367,7 @@ SUITE("drafter")
     TEST(long_drafts_come_in_few_messages);
     TEST(any_order_of_events_guesses_right);
     TEST(scores_go_first);
-    TEST(held_prompts_give_way);
+    TEST(held_prompts_yield_to_scored_ones);
     TEST(what_cannot_be_an_advance_releases_the_prompt);
     TEST(a_prompt_that_was_not_scored_is_read_when_there_is_time);
 }

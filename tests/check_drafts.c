@@ -409,7 +409,7 @@ START_TEST(copies_change_nothing)
 }
 END_TEST
 
-START_TEST(a_replay_goes_on_with_its_draft)
+START_TEST(a_replay_continues_with_its_draft)
 {
     struct world *w = world_open(11, "f32", 1);
     run_alone(w);
@@ -571,8 +571,8 @@ START_TEST(prompts_that_cannot_start_leave_their_rows_to_drafts)
 }
 END_TEST
 
-// Pacing measures decode rows alone. Drafts that come before every pass do not keep it from that, nor a prompt from
-// starting.
+// Pacing measures decode rows alone. Drafts that come before every pass prevent neither this measurement nor the start
+// of a prompt.
 START_TEST(the_time_of_decodes_is_measured_without_drafts)
 {
     struct world *w = world_open(6, "f32", 1);
@@ -595,7 +595,7 @@ START_TEST(the_time_of_decodes_is_measured_without_drafts)
     }
     ck_assert_int_gt(s->drafted, 0);
     ck_assert(s->pace.decode_us > 0);
-    ck_assert_int_gt(s->prompt_rows, 10); // of the second prompt, too
+    ck_assert_int_gt(s->prompt_rows, 10); // rows of the second prompt are included
     scheduler_clear(s);
     finish(w);
     world_close(w);
@@ -616,7 +616,7 @@ SUITE("drafts")
     TIMEOUT(120);
     LOOP(copies_change_nothing, 0, 3);
     LOOP(drafts_of_every_kind_change_nothing, 0, is_cpu ? 4 : 1);
-    TEST(a_replay_goes_on_with_its_draft);
+    TEST(a_replay_continues_with_its_draft);
     LOOP(drafts_may_come_between_any_passes, 0, is_cpu ? 3 : 1);
     TEST(refused_entries_are_not_in_the_prefix_cache);
     TEST(prompts_go_before_drafts);

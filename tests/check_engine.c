@@ -56,7 +56,7 @@ static void *follow_rank(void *arg)
 static const int32_t prompt[] = {1, 20, 3, 4, 5, 60, 7, 8, 9, 10, 11, 12, 130, 14, 15, 16, 17, 18};
 enum { PROMPT = sizeof prompt / sizeof *prompt };
 
-// For a backend that samples: tokens and logits, then greedy tokens only, for which no rank gathers logits.
+// Asks a backend that samples for tokens and logits, then for greedy tokens only, for which no rank gathers logits.
 static void ask_for_tokens(struct ragged_batch *batch, int step)
 {
     static struct row_sampling draws[PROMPT];
@@ -105,7 +105,7 @@ static void *lead_rank(void *arg)
 
 START_TEST(a_group_computes_what_its_model_computes)
 {
-    backend = _i ? "reference" : "cpu"; // the former samples tokens
+    backend = _i ? "reference" : "cpu"; // only the reference backend samples tokens
     struct tiny_model spec = tiny_model_spec("llama3");
     char *dir = tiny_model_temp(&spec);
     struct rank ranks[RANKS] = {{.dir = dir}, {.dir = dir}};
@@ -172,8 +172,8 @@ static void change_the_rope(const char *dir)
     edit_file(dir, "config.json", "\"rope_theta\": 10000.0", "\"rope_theta\": 50000.0");
 }
 
-// A stale copy, another config.json, and a host on which `auto` chooses otherwise: ranks of equal shapes would run, and
-// answer wrongly.
+// A stale copy, another config.json, and a host on which `auto` chooses differently. Ranks of equal shapes would run,
+// and answer wrongly.
 static const struct difference {
     void (*change)(const char *dir); // the second rank's copy of the model
     struct rank_options first, second;
@@ -213,7 +213,7 @@ START_TEST(a_rank_that_differs_from_the_leader_fails_the_group)
     ck_assert_str_eq(ranks[0].message, "");
     ck_assert_msg(strstr(ranks[1].message, names) == ranks[1].message, "%s", ranks[1].message);
     ck_assert_msg(strstr(ranks[1].message, d->remedy) != NULL, "%s", ranks[1].message);
-    ck_assert_int_eq(status_exit_code(ranks[1].status), 2); // another start would fail alike
+    ck_assert_int_eq(status_exit_code(ranks[1].status), 2); // another start would fail in the same way
     free(names);
     tiny_model_remove(copy);
     tiny_model_remove(dir);
@@ -222,7 +222,7 @@ END_TEST
 
 // ---- a follower that hangs ----
 
-// A follower that opens its model and then runs no pass.
+// Opens the model of a follower, which then runs no pass.
 static void *open_and_hang(void *arg)
 {
     open_rank(arg);

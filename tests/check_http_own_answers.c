@@ -4,7 +4,7 @@
 #include "tests/http_expect.h"
 #include "tests/suite.h"
 
-// "x-request-id" as a product sets it: of on_head, or by the server's hook.
+// Sets "x-request-id" as a product does, in on_head or in the server's hook.
 static void name_request(struct http_exchange *x)
 {
     http_add_header(x, "x-request-id", "by-on-head");
@@ -124,7 +124,7 @@ START_TEST(the_products_error_body_knows_the_path)
         {"GET /nowhere?a=/b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "</nowhere 404>"},
         {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\n\r\n", "</echo 413>"},
         {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\na", "</echo 408>"},
-        // Heads that cannot be parsed, and one that is not whole.
+        // Heads that cannot be parsed, and an incomplete head.
         {"POST /echo?a HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n", "</echo 400>"},
         {"\r\nPOST /echo HTTP/9.1\r\nHost: x\r\n\r\n", "</echo 505>"},
         {"POST /echo HTTP/1.1\r\nHost : x\r\n\r\n", "</echo 400>"},

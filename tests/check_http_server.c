@@ -24,7 +24,7 @@ START_TEST(a_request_is_answered_with_date_type_and_length)
 }
 END_TEST
 
-START_TEST(requests_sent_at_once_are_answered_in_order)
+START_TEST(pipelined_requests_are_answered_in_order)
 {
     open_server((struct http_server_options){0});
     int fd = client_connect(port());
@@ -260,7 +260,7 @@ START_TEST(a_body_above_the_limit_is_refused_and_the_client_reads_why)
     free(body);
     close(fd);
 
-    // Refused by the size of its chunk, of which nothing has come.
+    // Refused by the size of a chunk of which no byte has arrived.
     fd = client_connect(port());
     client_send(fd, "POST /small HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n12345678\r\n9\r\n");
     text = client_receive_all(fd);
@@ -274,7 +274,8 @@ START_TEST(a_body_above_the_limit_is_refused_and_the_client_reads_why)
 }
 END_TEST
 
-// A client that sends the first `n` bytes of a body and then stalls, once the server has `all` bytes of bodies.
+// Connects a client that sends the first `n` bytes of a body and then stalls. Returns when the server has `all` bytes
+// of bodies.
 static int send_part_of_body(size_t n, size_t all)
 {
     static char body[60000];
@@ -310,7 +311,7 @@ START_TEST(stalled_bodies_do_not_keep_out_smaller_ones)
     expect_refused(larger);
     AWAIT(server_status().body_bytes == 40000);
 
-    // Nor heads.
+    // Heads are not refused either.
     larger = send_part_of_body(60000, 100000);
     int head = client_connect(port());
     client_send(head, "GET /hello HT");
@@ -323,7 +324,8 @@ START_TEST(stalled_bodies_do_not_keep_out_smaller_ones)
 }
 END_TEST
 
-// A client that sends the first `size` bytes of a head, once the server has `all` bytes of bodies and heads.
+// Connects a client that sends the first `size` bytes of a head. Returns when the server has `all` bytes of bodies and
+// heads.
 static int send_part_of_head(const char *before, size_t size, size_t all)
 {
     static char head[30000];
@@ -336,7 +338,7 @@ static int send_part_of_head(const char *before, size_t size, size_t all)
     return fd;
 }
 
-// Two connections of 20,000 bytes and one of 24,000, in a budget that is one byte too small, or that suffices.
+// Two connections of 20,000 bytes and one of 24,000, with a budget that suffices (_i 0) or is one byte too small.
 START_TEST(the_busiest_connection_of_a_budget_is_closed)
 {
     size_t all = 3 * HTTP_CONNECTION_BYTES + 64000, budget = all - (size_t)_i;
@@ -372,7 +374,7 @@ START_TEST(stalled_heads_do_not_keep_out_bodies)
 }
 END_TEST
 
-START_TEST(requests_sent_ahead_do_not_keep_out_bodies)
+START_TEST(pipelined_requests_do_not_keep_out_bodies)
 {
     static const char request[] = "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n";
     open_server((struct http_server_options){.max_bodies_bytes = 4000});
@@ -412,7 +414,7 @@ START_TEST(the_largest_body_beyond_the_total_is_refused)
 }
 END_TEST
 
-START_TEST(four_of_the_largest_bodies_are_received_at_once)
+START_TEST(four_of_the_largest_bodies_are_received_together)
 {
     static const size_t largest_mb[] = {16, 64, 300}, all_mb[] = {256, 256, 1200};
     open_server((struct http_server_options){.max_body_bytes = largest_mb[_i] << 20});
@@ -527,7 +529,7 @@ SUITE("http_server")
 {
     TCASE("served");
     TEST(a_request_is_answered_with_date_type_and_length);
-    TEST(requests_sent_at_once_are_answered_in_order);
+    TEST(pipelined_requests_are_answered_in_order);
     TEST(a_waiting_request_keeps_its_place_before_the_next_one);
     TEST(head_gets_the_length_without_the_body);
     TEST(http_1_0_gets_a_closed_connection_and_no_chunks);
@@ -546,9 +548,9 @@ SUITE("http_server")
     TEST(stalled_bodies_do_not_keep_out_smaller_ones);
     TEST(stalled_heads_do_not_keep_out_bodies);
     LOOP(the_busiest_connection_of_a_budget_is_closed, 0, 2);
-    TEST(requests_sent_ahead_do_not_keep_out_bodies);
+    TEST(pipelined_requests_do_not_keep_out_bodies);
     TEST(the_largest_body_beyond_the_total_is_refused);
-    LOOP(four_of_the_largest_bodies_are_received_at_once, 0, 3);
+    LOOP(four_of_the_largest_bodies_are_received_together, 0, 3);
     TEST(heads_count_like_bodies);
 
     TCASE("closing");

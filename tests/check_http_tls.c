@@ -85,7 +85,7 @@ static void open_default_server(void)
 
 // --- a connection
 
-// NULL: the handshake failed. `session` may be NULL.
+// Returns NULL if the handshake failed. `session` may be NULL.
 static SSL *tls_connect(SSL_CTX *context, SSL_SESSION *session)
 {
     SSL *ssl = SSL_new(context);
@@ -99,12 +99,12 @@ static SSL *tls_connect(SSL_CTX *context, SSL_SESSION *session)
 
 static void tls_close(SSL *ssl)
 {
-    SSL_shutdown(ssl); // else OpenSSL does not resume the session
+    SSL_shutdown(ssl); // otherwise OpenSSL does not resume the session
     close(SSL_get_fd(ssl));
     SSL_free(ssl);
 }
 
-// Reads until `end` has come; false: the connection ended before.
+// Reads until `end` has arrived. Returns false if the connection ended before.
 static bool tls_receive_until(SSL *ssl, const char *end, char *text, size_t room)
 {
     size_t size = 0;
@@ -231,7 +231,7 @@ START_TEST(a_stream_passes_and_a_client_that_goes_away_is_seen)
             http_stream_send(x, "data: x\n\n", 9);
             ck_assert(tls_receive_until(ssl, "data: x\n\n\r\n", text, sizeof text));
         }
-        // The end of the connection, of the client's sending side, and of its TLS session alone.
+        // The client ends the connection, its sending side, or only its TLS session.
         if (way == 0) shutdown(SSL_get_fd(ssl), SHUT_RDWR);
         if (way == 1) shutdown(SSL_get_fd(ssl), SHUT_WR);
         if (way == 2) SSL_shutdown(ssl);
@@ -242,8 +242,8 @@ START_TEST(a_stream_passes_and_a_client_that_goes_away_is_seen)
 }
 END_TEST
 
-// Instead of the C library's: the server's reads wait until they have all bytes that they ask for, once the test sets
-// this, so that the end of a turn leaves bytes for the next one.
+// Replaces recv() of the C library. If the test sets this, the server's reads wait until they have all the bytes that
+// they ask for. Then the end of a turn leaves bytes for the next one.
 static atomic_bool reads_are_full;
 
 ssize_t recv(int fd, void *bytes, size_t size, int flags)
@@ -259,7 +259,7 @@ ssize_t recv(int fd, void *bytes, size_t size, int flags)
     }
 }
 
-// Its bytes that are not decrypted yet exceed the bound, at the end of a turn.
+// At the end of a turn its undecrypted bytes exceed the bound.
 START_TEST(a_body_beyond_the_total_gets_its_answer)
 {
     static const char head[] = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 400001\r\n\r\n";
@@ -276,7 +276,7 @@ START_TEST(a_body_beyond_the_total_gets_its_answer)
 }
 END_TEST
 
-// Instead of the C library's: counts how often a thread of the server waits.
+// Replaces epoll_wait() of the C library. Counts how often a thread of the server waits.
 static atomic_int n_waits;
 
 int epoll_wait(int fd, struct epoll_event *events, int n, int timeout_ms)
@@ -285,7 +285,7 @@ int epoll_wait(int fd, struct epoll_event *events, int n, int timeout_ms)
     return epoll_pwait(fd, events, n, timeout_ms, NULL);
 }
 
-// Writing has to read the message first, which the thread must wait for as for any other bytes.
+// Before the server can write, it has to read the message. The thread must wait for it as for any other bytes.
 START_TEST(a_handshake_message_in_two_parts_does_not_keep_the_server_busy)
 {
     static const char request[] = "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", new_key[] = {24, 0, 0, 1, 0};
@@ -314,7 +314,8 @@ START_TEST(a_handshake_message_in_two_parts_does_not_keep_the_server_busy)
 }
 END_TEST
 
-// Sends n changes of the client's key and then a request, in one piece. False: the server closes the connection.
+// Sends n changes of the client's key and then a request, in one piece. Returns false if the server closes the
+// connection.
 static bool answered_after_new_keys(SSL_CTX *context, int n)
 {
     SSL *ssl = tls_connect(context, NULL);
@@ -356,7 +357,7 @@ static int keep_session(SSL *ssl, SSL_SESSION *session)
     return 1;
 }
 
-// Three connections with the last session that the server offered.
+// Makes three connections with the last session that the server offered.
 static void expect_resumption(int version, const struct identity *id, bool expected)
 {
     SSL_CTX *context = client_context(version, id);
@@ -387,7 +388,7 @@ START_TEST(client_certificates_are_required_where_an_authority_is_given)
     const struct identity *const refused[] = {NULL, &stranger};
     for (int i = 0; i < 2; i++) {
         SSL_CTX *context = client_context(0, refused[i]);
-        SSL *ssl = tls_connect(context, NULL); // TLS 1.3 tells the client with its first read
+        SSL *ssl = tls_connect(context, NULL); // with TLS 1.3 the client notices this at its first read
         ck_assert(!ssl || !tls_ask(ssl));
         if (ssl) tls_close(ssl);
         SSL_CTX_free(context);
@@ -445,7 +446,7 @@ START_TEST(files_that_cannot_be_used_are_logged_once_and_the_old_ones_kept)
     long before = serial_now(client_tls);
     identity_write_key(&second, key_file, NULL); // does not belong to the certificate
     AWAIT(serial_now(client_tls) == before && count_in_log("certificate_refused") > 0);
-    int64_t look_us = clock_now_us() + 200000; // further looks find the files unchanged
+    int64_t look_us = clock_now_us() + 200000; // further checks find the files unchanged
     AWAIT(serial_now(client_tls) == before && clock_now_us() > look_us);
     ck_assert_int_eq(count_in_log("certificate_refused"), 1);
     ck_assert_int_eq(count_in_log(key_file), 1);
@@ -521,7 +522,7 @@ static int connect_from_another_address(void)
     return fd;
 }
 
-// The server's only thread reads the connections in the order in which their bytes come.
+// The server's only thread reads the connections in the order in which their bytes arrive.
 START_TEST(an_address_has_one_handshake_at_a_time)
 {
     open_tls_server(false, (struct http_server_options){.max_connections_per_address = 10, .threads = 1});

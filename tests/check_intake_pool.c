@@ -23,7 +23,7 @@ static struct intake_pool *pool;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 // Guarded by the mutex:
-static char log_text[LOG_BYTES]; // names of the jobs that ran, in order; dropped ones with a minus
+static char log_text[LOG_BYTES]; // names of the jobs that ran, in order; a minus marks dropped ones
 static int ended, blocked;
 static bool open_gate;
 static int successors; // jobs that are still to be added by running jobs named "new"
@@ -162,7 +162,7 @@ START_TEST(of_one_tenant_the_shortest_goes_first_but_a_long_one_is_not_passed_fo
     open_large_pool(1);
     block_thread(LONG_BYTES);
     add("a", "old", 3 * LONG_BYTES);
-    successors = 4; // each comes when the one before it runs
+    successors = 4; // each is added when the one before it runs
     add("a", "new", LONG_BYTES);
     let_go();
     wait_ended(7);
@@ -226,8 +226,8 @@ START_TEST(a_tenant_leaves_room_for_others)
 }
 END_TEST
 
-// So their memory does not grow with the number of threads.
-START_TEST(long_jobs_run_at_once_within_a_bound_while_short_ones_go_on)
+// The bound keeps their memory from growing with the number of threads.
+START_TEST(long_jobs_run_together_within_a_bound_while_short_ones_run)
 {
     enum { BIG = INTAKE_RUNNING_BYTES / 3 };
     open_pool(8, JOBS_MAX * BIG, JOBS_MAX, 0);
@@ -268,7 +268,7 @@ START_TEST(a_job_above_the_bound_runs_alone_and_is_not_passed)
     for (int i = 0; i < 50; i++)
         add("", "", 1000);
     wait_ended(50);
-    intake_pool_cancel(pool, &owner); // what waited behind it starts
+    intake_pool_cancel(pool, &owner); // the job that waited for it starts
     wait_ended(52);
     let_go();
     wait_ended(53);
@@ -363,7 +363,7 @@ SUITE("intake pool")
     TEST(tenants_take_turns_by_bytes);
     TEST(bytes_and_jobs_are_bounded);
     TEST(a_tenant_leaves_room_for_others);
-    TEST(long_jobs_run_at_once_within_a_bound_while_short_ones_go_on);
+    TEST(long_jobs_run_together_within_a_bound_while_short_ones_run);
     TEST(a_job_above_the_bound_runs_alone_and_is_not_passed);
     TEST(cancelled_jobs_are_dropped_and_their_bytes_are_free);
     TEST(closing_drops_what_waits);

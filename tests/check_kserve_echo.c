@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/front: whole answers of KServe's clients repeat their prompts. These count in the memory of whole answers
-// while the requests wait for a node.
+// router/front: whole answers of KServe's clients repeat their prompts. The prompts count in the memory of whole
+// answers while the requests wait for a node.
 #include <stdatomic.h>
 
 #include "proto/inference/kserve.pb-c.h"
@@ -59,7 +59,7 @@ static void teardown(void)
 
 // --- tests
 
-// The call of a request for the output, with a prompt of PROMPT_BYTES.
+// Sends a request for the output, with a prompt of PROMPT_BYTES. Returns its call.
 static struct rpc_stream *ask(char *output)
 {
     Inference__InferTensorContents contents = INFERENCE__INFER_TENSOR_CONTENTS__INIT;
@@ -106,7 +106,7 @@ END_TEST
 
 START_TEST(a_prompt_is_not_kept_where_the_text_is_not_asked_for)
 {
-    front.whole.max_bytes = 16 << 20; // it is not refused in any case
+    front.whole.max_bytes = 16 << 20; // large enough for all cases
     struct rpc_stream *stream = ask("num_input_tokens");
     for (int i = 0; i < TIMEOUT_MS && !atomic_load(&bins); i++)
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// docs/metrics.md lists the metrics as the table in router/metrics/table.c does, and the dashboard and the alert and
-// scaling rules in deploy/monitoring name no others.
+// docs/metrics.md lists the same metrics as the table in router/metrics/table.c. The dashboard and the rules for alerts
+// and scaling in deploy/monitoring name no others.
 //
 // METRICS_RECORD=1 writes the list into docs/metrics.md instead of comparing it.
 #include <stdio.h>

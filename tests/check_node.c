@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/node: a node's link to a router made of lib/net/rpc.h alone: Hello, work and results, a router that restarts,
-// refuses, sends malformed messages or stops while work runs, drain by signal, a node that dies.
+// engine/node: a node's link to a router, which the test builds from lib/net/rpc.h alone. It covers Hello, work and
+// results, a router that restarts, refuses, sends malformed messages or stops while work runs, drain by signal, and a
+// node that dies.
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -72,7 +73,7 @@ static struct node *open_node_with_gpu(int port, struct node_gpu_state *state)
     return start_node(port, hello, (struct node_callbacks){.gpus = read_gpus, .arg = state});
 }
 
-// The next event, which must be of this kind.
+// Returns the next event, which must be of this kind.
 static struct node_event expect_event(struct node *node, enum node_event_kind kind)
 {
     struct node_event event;
@@ -166,7 +167,7 @@ START_TEST(a_gpu_in_trouble_drains_the_node_once)
     test_router_await(&router, &router.drainings, 1);
     ck_assert_str_eq(router.drain_reason, "rank 0: the GPU is lost");
     ck_assert_str_eq(node_trouble(node), "rank 0: the GPU is lost");
-    test_router_await_more(&router, &router.heartbeats, 2); // it goes on working
+    test_router_await_more(&router, &router.heartbeats, 2); // the node continues to work
     ck_assert_int_eq(test_router_count(&router, &router.drainings), 1);
     struct node_event event;
     node_next(node, 0, &event);
@@ -175,7 +176,7 @@ START_TEST(a_gpu_in_trouble_drains_the_node_once)
 }
 END_TEST
 
-// Its process is to end with 0, although the GPU gets into trouble later.
+// Its process must end with 0, although the GPU gets into trouble later.
 START_TEST(a_node_that_was_told_to_drain_has_no_trouble)
 {
     struct node_gpu_state state = {.celsius = 40};
@@ -211,7 +212,7 @@ START_TEST(a_node_attaches_to_a_restarted_router)
     ck_assert_int_eq(test_router_count(&router, &router.load_last_bin), 0); // not a bin of this router
     send_result(node, 1); // belongs to the old stream: must not reach the new router
     expect_event(node, NODE_DETACHED);
-    send_result(node, 1); // belongs to the old stream, too
+    send_result(node, 1); // also belongs to the old stream
     expect_event(node, NODE_ATTACHED);
     send_result(node, 2);
     test_router_await(&router, &router.results, 1);
@@ -224,13 +225,13 @@ START_TEST(a_node_attaches_to_a_restarted_router)
 }
 END_TEST
 
-START_TEST(a_wake_ends_one_wait_behind_all_events)
+START_TEST(a_wake_ends_one_wait_after_all_events)
 {
     struct node *node = open_node(router.port, "sleeper");
     expect_event(node, NODE_ATTACHED);
     struct node_event event;
     node_wake(node);
-    node_next(node, -1, &event); // or it waits for ever
+    node_next(node, -1, &event); // otherwise it waits for ever
     ck_assert_int_eq(event.kind, NODE_NOTHING);
     node_wake(node);
     kill(getpid(), SIGTERM);
@@ -258,7 +259,7 @@ START_TEST(a_node_may_start_before_its_router)
 }
 END_TEST
 
-// Without an id of its own a node keeps the one it has drawn, and two nodes of one host and process differ.
+// A node without --node-id keeps the id that it has drawn. Two nodes of one host and process have different ids.
 START_TEST(default_ids_are_unique_and_stay_the_same)
 {
     struct test_router second;
@@ -309,14 +310,14 @@ static uint64_t fixed_progress(void *arg)
     return 7;
 }
 
-// No attempt to attach before the working thread has run the check.
+// A node does not try to attach before the working thread has run the check.
 START_TEST(a_node_checks_itself_before_every_attempt_to_attach)
 {
     Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
     const struct node_callbacks callbacks = {.check = count_check, .progress = fixed_progress};
     struct node *node = start_node(router.port, hello, callbacks);
     for (int stream = 1; stream <= 3; stream++) {
-        usleep(stream == 1 ? 50000 : 0); // time to attach too early
+        usleep(stream == 1 ? 50000 : 0); // enough time to attach too early
         ck_assert_int_eq(checks, stream - 1);
         ck_assert_int_eq(test_router_count(&router, &router.hellos), stream - 1);
         expect_event(node, NODE_ATTACHED);
@@ -326,7 +327,7 @@ START_TEST(a_node_checks_itself_before_every_attempt_to_attach)
         test_router_send_bytes(&router, "\xff", 1);
         expect_event(node, NODE_DETACHED);
     }
-    node_stop(node); // although the check is due
+    node_stop(node); // although the check has not run
 }
 END_TEST
 
@@ -344,7 +345,7 @@ START_TEST(a_malformed_message_ends_the_stream_and_the_node_attaches_again)
 }
 END_TEST
 
-// --- signals: the node runs in a child process, which reports by its exit code
+// --- signals: the node runs in a child process, whose exit code is its report
 
 static void wait_child(pid_t child, int expected_code)
 {
@@ -354,7 +355,7 @@ static void wait_child(pid_t child, int expected_code)
     ck_assert_int_eq(WEXITSTATUS(status), expected_code);
 }
 
-// A node that works on one bin until the test lets it finish. gRPC starts here, after the fork.
+// The process of a node that works on one bin until the test lets it finish. gRPC starts here, after the fork.
 static void node_process(int port, int may_finish)
 {
     node_block_signals();
@@ -370,7 +371,7 @@ static void node_process(int port, int may_finish)
     _exit(0);
 }
 
-// The router runs in the test's process, which must not have started gRPC when it forks, so the port is sent by a pipe.
+// The router runs in the test's process. That process must fork before it starts gRPC, so a pipe sends the port.
 static pid_t fork_node(int finish[2])
 {
     int ports[2];
@@ -428,7 +429,7 @@ START_TEST(a_second_signal_quits)
 }
 END_TEST
 
-// As kill(), and waits until the process has handled the signal.
+// Sends a signal to this process and waits until it is handled.
 static void signal_self(int signal)
 {
     sigset_t pending;
@@ -490,7 +491,7 @@ SUITE("node")
     TEST(a_gpu_in_trouble_drains_the_node_once);
     TEST(a_node_that_was_told_to_drain_has_no_trouble);
     TEST(a_node_attaches_to_a_restarted_router);
-    TEST(a_wake_ends_one_wait_behind_all_events);
+    TEST(a_wake_ends_one_wait_after_all_events);
     TEST(a_node_may_start_before_its_router);
     TEST(default_ids_are_unique_and_stay_the_same);
     TEST(a_refused_node_attaches_once_it_is_welcome);

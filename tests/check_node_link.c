@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/front/node_link: which strings of a Hello the router takes.
+// router/front/node_link: which strings of a Hello the router accepts.
 #include <stdio.h>
 #include <string.h>
 

@@ -40,7 +40,7 @@ static double predicted_us(void)
     return estimate.wait_us + estimate.own_us;
 }
 
-// A prompt is read beside the decodes, CHUNK rows in each pass, until `until_rows` are read.
+// Computes a prompt together with the decodes, CHUNK rows in each pass, until `until_rows` rows are computed.
 static int64_t read_paced(int until_rows)
 {
     int64_t us = 0;
@@ -49,7 +49,7 @@ static int64_t read_paced(int until_rows)
     return us;
 }
 
-START_TEST(a_prompt_beside_decodes_takes_the_time_that_pacing_leaves_it)
+START_TEST(a_prompt_with_decodes_takes_the_time_that_pacing_leaves_it)
 {
     struct client *decoding[DECODES];
     for (int i = 0; i < DECODES; i++) {
@@ -66,7 +66,7 @@ START_TEST(a_prompt_beside_decodes_takes_the_time_that_pacing_leaves_it)
     ck_assert_double_lt(paced_us, 1.25 * (double)us);
     for (int i = 0; i < DECODES; i++)
         fake_node_step(&f, w, decoding[i], 1, 1, FINISH_REASON_STOP);
-    double idle_us = predicted_us(); // nothing decodes
+    double idle_us = predicted_us(); // no sequence decodes
     ck_assert(idle_us < 1.2 * (FIXED_US + ROW_US * PROMPT));
 }
 END_TEST
@@ -89,6 +89,6 @@ END_TEST
 SUITE("paced_estimate")
 {
     FIXTURE(start, teardown);
-    TEST(a_prompt_beside_decodes_takes_the_time_that_pacing_leaves_it);
+    TEST(a_prompt_with_decodes_takes_the_time_that_pacing_leaves_it);
     TEST(a_share_is_followed_when_pacing_changes);
 }

@@ -7,7 +7,7 @@
 #include "tests/core_case.h"
 #include "tests/suite.h"
 
-// A pass of pass_us is reported after_us from now.
+// Reports a pass of pass_us at after_us from now.
 static void report(struct fake_node *node, int64_t after_us, int64_t pass_us)
 {
     fixture_advance(&f, after_us);
@@ -31,7 +31,7 @@ START_TEST(reports_are_further_apart_than_the_passes_take)
     report(a, 10000, 9700);
     report(a, 9900, 9700);
     gaps_are(2, 500);
-    report(a, 9650, 9700); // it came sooner than the one before it
+    report(a, 9650, 9700); // a gap of -50 us: its report was less delayed than the one before
     gaps_are(3, 450);
 }
 END_TEST

@@ -21,7 +21,7 @@ static void *open_roll_call(void *arg)
     return NULL;
 }
 
-// From here on the test's thread calls the functions of all ranks.
+// Opens the roll calls. Afterwards the test's thread calls the functions of all ranks.
 static void open_roll_calls(struct rank *ranks, int mute)
 {
     if (mute >= 0) ranks[mute].mute = true;
@@ -84,7 +84,7 @@ START_TEST(a_roll_call_names_the_rank_that_others_wait_for)
                       0);
         for (int r = 0; r < RANKS; r++)
             ranks[r].comm->waits = false;
-        roll_call_leave(ranks[1].roll_call); // has finished this pass, or has not begun the next
+        roll_call_leave(ranks[1].roll_call); // this rank has finished the pass, or has not begun the next
         ranks[0].comm->waits = true;
         check_answers(ranks, ROLL_CALL_AWAITED, "all 3 ranks answer, the others wait for %s", 2);
         roll_call_leave(ranks[0].roll_call);
@@ -128,10 +128,10 @@ END_TEST
 static void read_gpu(void *arg, struct gpu_report *report)
 {
     *report = *(const struct gpu_report *)arg;
-    memset(report->address, 'a', sizeof report->address); // without an end: the leader must not trust it
+    memset(report->address, 'a', sizeof report->address); // no terminating NUL: the leader must not need it
 }
 
-// Reads reports until the rank's one has this temperature.
+// Reads reports until the rank's report has this temperature.
 static void await_temperature(struct roll_call *leader, int rank, uint32_t celsius, struct gpu_report *reports)
 {
     do {
@@ -166,7 +166,7 @@ START_TEST(the_leader_reads_what_followers_know_of_their_gpus)
 }
 END_TEST
 
-// A rank that reads nothing, such as a stopped process: its socket does not fill up, since it is asked once.
+// A rank reads nothing, like a stopped process. Its socket does not fill up, because the rank is asked only once.
 START_TEST(a_silent_follower_is_asked_for_its_gpu_once)
 {
     struct rank ranks[RANKS] = {0};
@@ -194,7 +194,7 @@ static void read_stuck_gpu(void *arg, struct gpu_report *report)
     read_gpu(arg, report);
 }
 
-// Reads reports until rank 1's numbers are known, or not, and rank 2's are known.
+// Reads reports until rank 1's numbers are known, or unknown if `first_known` is false, and rank 2's are known.
 static void await_known(struct roll_call *leader, bool first_known, struct gpu_report *reports)
 {
     do {
@@ -215,7 +215,7 @@ START_TEST(numbers_of_a_follower_that_stops_reporting_are_not_known_any_more)
     await_known(ranks[0].roll_call, true, reports);
     gpu_is_stuck = true;
     await_known(ranks[0].roll_call, false, reports);
-    ck_assert_str_eq(reports[1].trouble, "a fan is broken"); // the rank still cannot go on
+    ck_assert_str_eq(reports[1].trouble, "a fan is broken"); // the rank still has this trouble
     gpu_is_stuck = false;
     await_known(ranks[0].roll_call, true, reports);
     close_roll_calls(ranks);
@@ -232,7 +232,7 @@ static void *call_often(void *arg)
     return NULL;
 }
 
-START_TEST(roll_calls_at_once_are_all_answered)
+START_TEST(concurrent_roll_calls_are_all_answered)
 {
     struct rank ranks[RANKS] = {0};
     open_roll_calls(ranks, -1);
@@ -248,7 +248,7 @@ END_TEST
 
 // ---- the watchdog ----
 
-static int stuck_rows; // 0: work that may take any time
+static int stuck_rows; // 0: the work may take any time
 static atomic_uint_least64_t no_progress;
 
 static void be_stuck(void)
@@ -309,7 +309,7 @@ SUITE("roll_call")
     TEST(a_roll_call_names_the_rank_that_others_wait_for);
     LOOP(a_roll_call_names_the_rank_that_does_not_answer, 0, RANKS);
     LOOP(a_roll_call_names_the_rank_that_is_gone, 0, RANKS);
-    TEST(roll_calls_at_once_are_all_answered);
+    TEST(concurrent_roll_calls_are_all_answered);
     TEST(the_leader_reads_what_followers_know_of_their_gpus);
     TEST(a_silent_follower_is_asked_for_its_gpu_once);
     TEST(numbers_of_a_follower_that_stops_reporting_are_not_known_any_more);

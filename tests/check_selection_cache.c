@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores that are reused: a prompt that comes again with the same options is not scored again, and one that differs in
-// anything that its selection depends on is.
+// Scores that are reused. A prompt that arrives again with the same options is not scored again. A prompt is scored if
+// it differs in anything that the selection depends on.
 #include <stdio.h>
 
 #include "lib/base/mem.h"
@@ -32,7 +32,7 @@ static void submit(struct client *client)
     fixture_advance(&f, 0);
 }
 
-// The document is scored and answered once.
+// Scores and answers the document once.
 static void score_document(struct fake_node *s, struct fake_node *w)
 {
     struct client *client = question();
@@ -80,7 +80,7 @@ START_TEST(a_prompt_that_comes_again_is_not_scored_again)
 }
 END_TEST
 
-// Unless the request wants none.
+// No draft is sent if the request wants none.
 START_TEST(a_reused_score_brings_its_draft)
 {
     struct fake_node *w = attach_worker("w"), *s = attach_speculator("s");
@@ -108,7 +108,7 @@ START_TEST(a_reused_score_brings_its_draft)
 }
 END_TEST
 
-// Under auto, where the time of scoring decides, a score that is known takes none.
+// Under auto the time of scoring decides. A known score takes no time.
 START_TEST(a_known_selection_is_used_under_auto_and_under_required)
 {
     struct fake_node *w = attach_worker("w"), *s = attach_speculator("s");
@@ -196,7 +196,7 @@ START_TEST(another_prompt_policy_or_tenant_is_scored)
 END_TEST
 
 // A selection holds for any speculator of the same model and arithmetic, and for no other.
-// A speculator whose calibration is for the worker groups' model and the default options.
+// Attaches a speculator whose calibration is for the worker groups' model and the default options.
 static struct fake_node *calibrated_speculator(const char *id)
 {
     struct node_hello hello = speculator_hello(id);
@@ -268,7 +268,7 @@ START_TEST(a_selection_belongs_to_the_model_of_its_speculator)
 }
 END_TEST
 
-START_TEST(a_speculator_with_other_arithmetic_scores_anew)
+START_TEST(a_speculator_with_other_arithmetic_scores_again)
 {
     struct fake_node *w = attach_worker("w"), *s = attach_speculator("s");
     score_document(s, w);
@@ -302,8 +302,8 @@ static struct fake_node *caching_speculator(const char *id)
     return fixture_attach(&f, &hello);
 }
 
-// The speculator that has read a document gets all questions on it in one bin, which counts the rows of the questions
-// alone, and other documents go to other speculators.
+// The speculator that has read a document gets all questions on it in one bin, which counts only the rows of the
+// questions. Other documents go to other speculators.
 START_TEST(questions_go_to_the_speculator_that_has_read_their_document)
 {
     attach_worker("w");
@@ -326,7 +326,7 @@ START_TEST(questions_go_to_the_speculator_that_has_read_their_document)
         fixture_advance(&f, 0);
         for (int i = 0; i < 4; i++) {
             ck_assert(fake_node_has(reader[document], questions[i]));
-            ck_assert_int_eq(questions[i]->r->account.rows, QUESTION); // the document is full blocks
+            ck_assert_int_eq(questions[i]->r->account.rows, QUESTION); // the document consists of full blocks
         }
         ck_assert_int_eq(reader[document]->last_bin_items, 4);
     }
@@ -369,7 +369,7 @@ START_TEST(the_selection_used_longest_ago_is_evicted_first)
     int n = 0;
     for (int32_t token = 0; token < MANY; token++) {
         add(cache, token);
-        ck_assert(has(cache, 0)); // used again and again, so it stays
+        ck_assert(has(cache, 0)); // used repeatedly, so it stays
         ck_assert_uint_le(heap_bytes() - before, BYTES + ROOM);
     }
     for (int32_t token = 0; token < MANY; token++)
@@ -378,7 +378,7 @@ START_TEST(the_selection_used_longest_ago_is_evicted_first)
     ck_assert_int_lt(n, MANY);
     ck_assert(has(cache, MANY - 1));
     ck_assert(has(cache, MANY - n + 1));
-    add(cache, 0); // replaces its own
+    add(cache, 0); // replaces its earlier entry
     ck_assert(has(cache, 0));
     ck_assert_uint_le(heap_bytes() - before, BYTES + ROOM);
     selection_cache_free(cache);
@@ -406,7 +406,7 @@ SUITE("selection_cache")
     EACH(another_prompt_policy_or_tenant_is_scored, changes);
     TEST(keep_rates_are_counted_for_each_request_with_a_quality);
     TEST(a_selection_belongs_to_the_model_of_its_speculator);
-    TEST(a_speculator_with_other_arithmetic_scores_anew);
+    TEST(a_speculator_with_other_arithmetic_scores_again);
     TEST(questions_go_to_the_speculator_that_has_read_their_document);
     TEST(the_selection_used_longest_ago_is_evicted_first);
     TEST(a_selection_larger_than_the_cache_is_not_held);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The simulator itself: events in order, scenarios as text, equal runs for equal seeds, and a failing scenario that is
-// shrunk to what makes it fail.
+// The simulator itself: events in order, scenarios as text, equal runs for equal seeds, and shrinking a failing
+// scenario to the cause of its failure.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -76,7 +76,7 @@ START_TEST(a_malformed_scenario_is_refused_with_its_line)
 }
 END_TEST
 
-// A node with more sequences than rows never starts: the only action that matters is the one that starts it.
+// A node with more sequences than rows never starts. Only the action that starts it matters.
 START_TEST(a_failing_scenario_is_shrunk_to_its_cause)
 {
     struct scenario s;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread pool: every item runs exactly once, for any number of threads, runs and items; memory written before a run
-// is visible in it and the reverse; threads keep their ranges and cores.
+// The thread pool: every item runs exactly once, for any number of threads, runs and items. Memory written before a run
+// is visible in it, and memory written in a run is visible after it. Threads keep their ranges and cores.
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -79,7 +79,7 @@ START_TEST(other_threads_do_the_work_of_a_delayed_thread)
 }
 END_TEST
 
-// CPU time of the process. Sleeping workers use none.
+// Returns the CPU time of the process. Sleeping workers use none.
 static double process_seconds(void)
 {
     struct timespec t;
@@ -142,7 +142,7 @@ struct start {
     _Atomic int times[GROUPS * GROUP];
 };
 
-// Every thread waits for all others at its first item, so none can help another before that.
+// Every thread waits for all others at its first item, so no thread can help another before.
 static void start_item(void *arg, int item, int thread)
 {
     struct start *s = arg;
@@ -228,7 +228,7 @@ static void busy_item(void *arg, int item, int thread)
     while ((now.tv_sec - from.tv_sec) * 1000000000 + now.tv_nsec - from.tv_nsec < 100000);
 }
 
-// Another process occupies the caller's core: after some runs a worker has that core.
+// Another process occupies the caller's core. After some runs a worker has that core.
 START_TEST(the_caller_leaves_a_core_that_another_process_uses)
 {
     static struct places p;

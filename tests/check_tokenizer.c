@@ -24,7 +24,7 @@ static void encode_into(struct tokenizer *t, const char *text, size_t n, unsigne
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
 }
 
-// Expects the ids `want` (a JSON array).
+// Checks that the text has the ids `want` (a JSON array).
 static void check_ids(struct tokenizer *t, const char *text, size_t n, unsigned flags, const json_t *want,
                       const char *what)
 {
@@ -107,7 +107,7 @@ START_TEST(published_vectors_agree)
             check_ids(t, text, n, 0, json_object_get(row, "ids"), id);
             ck_assert_uint_le(tokenizer_min_tokens(t, text, n), json_array_size(json_object_get(row, "ids")));
             utf8proc_uint8_t *nfc =
-                utf8proc_NFC((const utf8proc_uint8_t *)text); // Qwen's normalizer: its ids are those of the NFC text
+                utf8proc_NFC((const utf8proc_uint8_t *)text); // Qwen's normalizer: a text has the ids of its NFC form
             const char *want = _i == 3 ? (const char *)nfc : text;
             check_text(t, json_object_get(row, "ids"), 0, want, strlen(want), id);
             free(nfc);
@@ -161,7 +161,7 @@ START_TEST(nfc_agrees_with_utf8proc_on_every_character)
     char *text = mem_alloc((size_t)12 * 0x110000);
     size_t n = 0;
     for (int32_t c = 1; c < 0x110000;
-         c++) { // after ASCII; then before unordered marks, every third after another character
+         c++) { // after ASCII; then before unordered marks; every third one after another character
         if (c >= 0xD800 && c < 0xE000) continue;
         text[n++] = 'x';
         n += (size_t)utf8proc_encode_char(c, (utf8proc_uint8_t *)text + n);
@@ -192,7 +192,7 @@ struct symbol {
     int n;
 };
 
-// BPE by its definition: repeatedly join the leftmost neighbours with the lowest merge.
+// BPE by its definition: joins repeatedly the leftmost neighbours with the lowest merge.
 static int slow_merge(const json_t *merges, struct symbol *symbols, int n)
 {
     for (;;) {
@@ -251,7 +251,7 @@ START_TEST(merging_agrees_with_the_definition)
 }
 END_TEST
 
-// Adds all words of `n` letters a and b to the vocabulary, and their merges in front of a random other one.
+// Adds all words of `n` letters a and b to the vocabulary, and each of their merges before a random other merge.
 static void add_words(json_t *vocab, json_t *merges, int n, uint64_t *state)
 {
     for (int bits = 0; bits < 1 << n; bits++) {
@@ -268,7 +268,7 @@ static void add_words(json_t *vocab, json_t *merges, int n, uint64_t *state)
     }
 }
 
-// Merges that make more neighbours mergeable than they take away: many entries of the heap are stale.
+// These merges make more neighbours mergeable than they remove, so many entries of the heap are stale.
 START_TEST(merging_in_any_order_agrees_with_the_definition)
 {
     uint64_t state = (uint64_t)_i + 1;
@@ -393,7 +393,7 @@ static bool ignore_id(void *user, int32_t id, size_t start)
     return true;
 }
 
-// A client chooses the length of a word. The scratch keeps what the word took.
+// A client chooses the length of a word, and the scratch keeps the memory that a word needed.
 START_TEST(the_memory_of_a_long_word_is_bounded)
 {
     static const char *const units[] = {"-", " ", "et", "theinternet", "\u00e9"};
@@ -600,7 +600,7 @@ START_TEST(encoding_stops_at_the_limit)
 }
 END_TEST
 
-// 60 MB of one letter are far more tokens than any context: found without encoding them.
+// 60 MB of one letter have far more tokens than any context. This is found without encoding them.
 START_TEST(the_least_number_of_tokens_is_near_the_number)
 {
     struct tokenizer *t = open_variant("bytes", NULL, NULL);
@@ -612,13 +612,13 @@ START_TEST(the_least_number_of_tokens_is_near_the_number)
     ck_assert_uint_eq(tokenizer_min_tokens(t, "", 0), 0);
     tokenizer_free(t);
     t = open_variant("bytes", "{\"added_tokens\":[{\"id\":500,\"content\":\"<x>\",\"lstrip\":true}]}", NULL);
-    ck_assert_uint_eq(tokenizer_min_tokens(t, text, sizeof text), 0); // one token may stand for any number of blanks
+    ck_assert_uint_eq(tokenizer_min_tokens(t, text, sizeof text), 0); // one token may represent any number of blanks
     tokenizer_free(t);
 }
 END_TEST
 
-// Tokens of 16 bytes that share a slot under a hash that mixes words without a random key. A table that finds a slot by
-// trying one after the other would take hours.
+// Tokens of 16 bytes that share a slot under a hash that mixes words without a random key. A table that tries one slot
+// after another would take hours.
 START_TEST(tokens_that_are_made_to_collide_do_not)
 {
     enum { TOKENS = 1 << 20, WORDS = 2 };

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens that only files other than tokenizer.json have: recognised in texts, or refused with the key that names them.
+// Tokens that are not in tokenizer.json but in other files are recognised in texts, or refused with the key that names
+// them.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 #include "tests/suite.h"
 #include "tests/text_data.h"
 
-// Opens the fixture "bytes" with these files beside it.
+// Opens the fixture "bytes" with these additional files.
 static struct tokenizer *open_files(const char *config, const char *map, const char *added, enum status *status_p)
 {
     char *path = fixture_path("bytes/tokenizer.json"), *text = file_read(path, NULL);
@@ -23,7 +24,7 @@ static struct tokenizer *open_files(const char *config, const char *map, const c
     return t;
 }
 
-// Ids of "a<word>b" are those of "a", `id`, "b".
+// Checks that the ids of "a<word>b" are those of "a", `id`, "b".
 static void ck_recognised(const struct tokenizer *t, const char *word, int32_t id, bool special)
 {
     char *text = mem_format("a%sb", word);

@@ -21,7 +21,8 @@ enum { STRANGERS = 40 };
 static int strangers[STRANGERS], n_strangers;
 static bool listens_by_tcp;
 
-// The name of the leader's UNIX socket, without the zero byte before it; false while it does not listen.
+// Reads the name of the leader's UNIX socket, without the zero byte before it. Returns false while the leader does not
+// listen.
 static bool find_socket(char name[64])
 {
     char line[512], format[64];
@@ -63,7 +64,7 @@ static bool any_tcp_listener(void)
     return found;
 }
 
-// A comm whose broadcast lets unidentified connections come first, once the leader listens.
+// A comm whose broadcast first opens unidentified connections, once the leader listens.
 struct late_comm {
     struct comm base;
     struct comm *inner;
@@ -197,7 +198,7 @@ static bool shared(const char *leader, const struct interface *first)
 START_TEST(hosts_share_the_networks_of_their_interfaces)
 {
     struct interface bridge, fabric, down;
-    struct ifaddrs other = {.ifa_flags = IFF_UP}; // of a kind without addresses
+    struct ifaddrs other = {.ifa_flags = IFF_UP}; // an interface without addresses
     interface_init(&bridge, "172.17.0.1", "255.255.0.0", IFF_UP);
     interface_init(&fabric, "10.1.2.3", "255.255.255.0", IFF_UP);
     interface_init(&down, "10.9.0.1", "255.255.0.0", 0);
@@ -206,7 +207,7 @@ START_TEST(hosts_share_the_networks_of_their_interfaces)
     fabric.entry.ifa_next = &down.entry;
     ck_assert(shared("10.1.2.200", &bridge));
     ck_assert(!shared("10.1.3.200", &bridge));
-    ck_assert(!shared("172.17.0.1", &bridge)); // the same address: another network of this kind
+    ck_assert(!shared("172.17.0.1", &bridge)); // the same address: another network like docker0
     ck_assert(shared("172.17.0.2", &bridge));
     ck_assert(!shared("10.9.0.2", &bridge));
     ck_assert(!group_network_shared((struct sockaddr *)&fabric.address, NULL));
@@ -225,7 +226,7 @@ START_TEST(a_leader_listens_in_one_network_of_all_hosts)
     group_network_pick(&all, &votes, &chosen);
     ck_assert_int_eq(chosen.n, 1);
     ck_assert_int_eq(((struct sockaddr_in *)&chosen.address[0])->sin_port, 2);
-    votes.shared[1] = votes.shared[2] = 0; // network routers connect the hosts
+    votes.shared[1] = votes.shared[2] = 0; // the hosts are in different networks, which routers connect
     group_network_pick(&all, &votes, &chosen);
     ck_assert_int_eq(chosen.n, 3);
 }

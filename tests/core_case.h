@@ -39,8 +39,8 @@ static inline struct fake_node *attach_speculator(const char *id)
     return fixture_attach(&f, &hello);
 }
 
-// Attaches a worker group with a wrong clock: by its reports, its longest pass takes more microseconds than 64 bits
-// hold.
+// Attaches a worker group with a wrong clock. According to its reports, its longest pass takes more microseconds than
+// 64 bits hold.
 static inline struct fake_node *worker_with_wrong_clock(void)
 {
     static const struct pass_cost passes[] = {{1, 1, 17000000, false},

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kills a listening socket, for tests of servers: the process must then end, so that its supervisor starts it again.
+// Kills a listening socket, for tests of servers. A server must then end its process, so that a supervisor starts it
+// again.
 #pragma once
 
 #include <arpa/inet.h>

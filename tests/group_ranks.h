@@ -16,7 +16,7 @@
 
 enum { RANKS = 3 };
 
-// Where a rank's options differ from those of the others; NULL: they do not.
+// Options of one rank that differ from those of the others. NULL: no difference.
 struct rank_options {
     const char *backend, *dtype, *kv_dtype, *allreduce_dtype;
     int kv_blocks;
@@ -29,7 +29,7 @@ struct rank {
     struct rank_options own;
     struct engine *engine;
     struct roll_call *roll_call;
-    bool mute;             // keeps its socket open and answers no roll call, like a stopped process
+    bool mute;             // the rank keeps its socket open and answers no roll call, like a stopped process
     struct wakeup *wakeup; // of a mute rank
     enum status status;
     char message[256];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tests of the HTTP server expect of an answer, and its end. Each test opens the server with its own limits.
+// Checks of answers for tests of the HTTP server. Each test opens the server with its own limits.
 #pragma once
 
 #include "tests/http_service.h"
@@ -16,7 +16,7 @@ static inline void expect_part(const char *text, const char *part)
     ck_assert_msg(strstr(text, part) != NULL, "contains '%s': %s", part, text);
 }
 
-// Sends a request on its own connection and expects the start of the answer and a part of it.
+// Sends a request on a new connection and expects the start of the answer and a part of it.
 static inline void expect_answer(const char *request, const char *start, const char *part)
 {
     char *text = client_ask_raw(port(), request);

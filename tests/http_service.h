@@ -89,7 +89,7 @@ static inline struct http_server_status server_status(void)
     return status;
 }
 
-// Returns the request that came to /hold or /stream. The caller unrefs it.
+// Waits for a request to /hold or /stream and returns it. The caller unrefs it.
 static inline struct http_exchange *await_held(void)
 {
     struct http_exchange *x;

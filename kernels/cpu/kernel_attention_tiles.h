@@ -299,7 +299,7 @@ INLINE vec tile_largest(const struct tile_work *w, const float *score, int valid
 }
 
 // Raises the maxima of a tile's queries to the maxima of their first valid[i] entries. Sets rescale[i] to the factor
-// for earlier sums of a query that sees any entry. Reducing all queries at once takes a fifth of the instructions.
+// for earlier sums of a query that sees any entry. Reducing all queries together takes a fifth of the instructions.
 INLINE void tile_raise_max(const struct tile_work *w, const float *score, const int *valid, float *max, float *rescale,
                            const bool int8)
 {

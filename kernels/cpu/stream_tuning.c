@@ -155,7 +155,8 @@ static double stream_sample(struct stream *s, int slices, const struct stream_pr
     return (double)(us ? us : 1) / 1e6;
 }
 
-// Samples all candidates in turn, with another first candidate in each round. Returns the number of rounds.
+// Samples all candidates one after another in each round, with another first candidate each time. Returns the number of
+// rounds.
 static int stream_rounds(struct stream *s, int slices, double seconds[][STREAM_CANDIDATES])
 {
     if (s->cpu->packed_cache) thread_pool_run(s->cpu->pool, THREAD_POOL_STATIC, slice_touch, s, s->n);

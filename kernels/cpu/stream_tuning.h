@@ -24,7 +24,7 @@ int stream_choose(double seconds[][STREAM_CANDIDATES], int rounds, int usual);
 
 // Called after the last weight of the backend: sets cpu->prefetch, and logs it if it is not the default.
 void cpu_stream_tune(struct cpu *cpu);
-// Does the same, but measures weights below 128 MiB, too, and always logs the choice. Returns false, with cpu->prefetch
+// Does the same, but also measures weights below 128 MiB, and always logs the choice. Returns false, with cpu->prefetch
 // unchanged, if there is too little to measure.
 bool cpu_stream_measure(struct cpu *cpu);
 // Returns the key under which the packed weight cache keeps a choice: CPU model, instruction set level and number of

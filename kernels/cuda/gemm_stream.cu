@@ -146,7 +146,8 @@ static __device__ __forceinline__ void finish_tiles(float4 *sums, const float su
     }
 }
 
-// Computes the gemm. The grid has as many blocks as run at once, or as there are tiles. Blocks take the tiles in turn.
+// Computes the gemm. The grid has as many blocks as can run concurrently, or as there are tiles. With n blocks, each
+// block computes every n-th tile.
 template <class P> static __global__ void __launch_bounds__(THREADS, 1) gemm_stream_kernel(struct gemv a)
 {
     DYNAMIC_SHARED(unsigned char, shared);

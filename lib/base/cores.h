@@ -9,10 +9,10 @@
 void cores_usable(cpu_set_t *cores);
 int cores_count(void); // number of cores in cores_usable()
 
-// Sets `mine` to the share of the cores in `all` that process number `index` (from 0) gets. Every core goes to exactly
-// one of the `processes`. The first processes get cores of the first socket, because the first GPUs are usually
-// attached to it. The hardware threads of one core go to one process, although Linux numbers all second threads last.
-// Returns false, with `mine` unchanged, if there are fewer cores than processes.
+// cores_share() sets `mine` to the share of the cores in `all` that process number `index` (from 0) gets. Every core
+// goes to exactly one of the `processes`. The first processes get cores of the first socket, because the first GPUs are
+// usually attached to it. The hardware threads of one core go to one process, although Linux numbers all second threads
+// last. It returns false, with `mine` unchanged, if there are fewer cores than processes.
 extern const char *cores_topology; // the folder in which Linux describes cores; tests change it
 bool cores_share(const cpu_set_t *all, int index, int processes, cpu_set_t *mine);
 

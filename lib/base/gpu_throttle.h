@@ -4,7 +4,7 @@
 #pragma once
 
 enum gpu_throttle {
-    GPU_THROTTLE_HW_SLOWDOWN,    // any hardware reason; a more exact reason may be set, too
+    GPU_THROTTLE_HW_SLOWDOWN,    // any hardware reason; a more exact reason may also be set
     GPU_THROTTLE_HW_THERMAL,     // too hot
     GPU_THROTTLE_HW_POWER_BRAKE, // the power supply requested lower clocks
     GPU_THROTTLE_SW_THERMAL,     // the driver holds the temperature at its limit

@@ -39,7 +39,7 @@ enum connection_state { HTTP_HANDSHAKE, HTTP_HEAD, HTTP_BODY, HTTP_HANDLING, HTT
 struct connection {
     struct http_loop *loop;
     struct connection *next, **link;           // in the loop's list of connections
-    struct connection *next_ready;             // in the loop's list of ready connections, later of dead connections
+    struct connection *next_ready;             // links the loop's list of ready connections, later that of dead ones
     struct connection *less_idle, **idle_link; // list of idle connections; idle_link NULL: not in the list
     struct http_timer timer;
     int64_t opened_us;

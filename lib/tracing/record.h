@@ -47,7 +47,7 @@ struct trace_request { // fields of the client's request
 };
 
 struct trace_record {
-    struct trace_record *next; // for the tracer
+    struct trace_record *next; // next record of the tracer's list
 
     // Constant members.
     uint8_t trace_id[TRACE_ID_BYTES], parent_id[SPAN_ID_BYTES];
