@@ -6,6 +6,9 @@
 #include <jansson.h>
 #include <stdio.h>
 
+// Prints ": " and why all tokens were kept, or nothing if the prompt was pruned or the reason is not known.
+void answer_summary_print_reason(const json_t *completion, FILE *file);
+
 // Prints "[42 tokens, length; kept 310 of 1008 prompt tokens; first token after 35.1 ms]" for the completion of a
 // struct answer.
 void answer_summary_print(const json_t *completion, FILE *file);

@@ -6,6 +6,7 @@
 int command_up(int argc, char **argv);
 int command_chat(int argc, char **argv);
 int command_batch(int argc, char **argv);
+int command_explain(int argc, char **argv);
 int command_score(int argc, char **argv);
 int command_keys(int argc, char **argv);
 int command_status(int argc, char **argv);

@@ -316,6 +316,7 @@ static enum status key_from_json(struct request_spec *spec, const char *key, con
     if (strcmp(key, "prefill") == 0) return mode_from_json(value, spec);
     if (strcmp(key, "drafts") == 0) return drafts_from_json(value, spec);
     if (strcmp(key, "return_kept") == 0) return json_read_bool(key, value, &spec->return_kept);
+    if (strcmp(key, "explain") == 0) return json_read_bool(key, value, &spec->explain);
     if (strcmp(key, "priority") == 0) return json_read_int(key, value, &spec->priority);
     if (strcmp(key, "tenant") == 0) return string_from_json(key, value, &spec->tenant);
     if (strcmp(key, "model") == 0) return string_from_json(key, value, &spec->model_name);
@@ -447,6 +448,7 @@ struct rpc_bytes request_spec_pack(const struct request_spec *spec)
     if (spec->tenant) request.tenant = spec->tenant;
     request.priority = spec->priority;
     request.ttft_deadline_ms = (uint32_t)spec->ttft_deadline_ms;
+    request.explain = spec->explain;
     request.text = (ProtobufCBinaryData){spec->text_bytes, (uint8_t *)spec->text};
     request.token_ids = (uint32_t *)spec->token_ids;
     request.n_token_ids = (size_t)spec->n_token_ids;

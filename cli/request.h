@@ -31,7 +31,7 @@ struct request_spec {
     int n_stop;
     struct prefill prefill;
     generation_given prefill_given;
-    bool prefill_mode_given, draft_mode_given, return_kept;
+    bool prefill_mode_given, draft_mode_given, return_kept, explain;
     int32_t priority;
     char *tenant;
     int64_t ttft_deadline_ms;

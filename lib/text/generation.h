@@ -137,7 +137,8 @@ enum rate_reason {
     RATE_REASON_COUNT
 };
 
-#define PREFILL_MODES "auto|on|off|required"                          // choices of a command line
+#define PREFILL_MODES "auto|on|off|required" // choices of a command line
+const char *prefill_mode_name(enum prefill_mode mode);
 bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p); // false: not the name of a mode
 #define DRAFT_MODES "auto|off"
 bool draft_mode_parse(const char *name, enum draft_mode *mode_p);

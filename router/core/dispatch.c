@@ -5,6 +5,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
+#include "router/core/request_stages.h"
 #include "router/core/requests.h"
 #include "router/sched/bin_planner.h"
 #include "router/sched/prefix_tails.h"
@@ -30,6 +31,7 @@ static void plan_apply(struct core *c, struct waiting_set *set, struct core_node
     waiting_set_commit(set);
     for (int i = 0; i < plan->n; i++) {
         requests[i] = request_of(plan->requests[i]);
+        request_stage_dispatched(requests[i], node, plan);
         core_request_place(c, requests[i], node, bin, now_us);
     }
     ledger_bin_sent(&c->ledger, &c->view, node, bin, plan->rows, plan->uncached_rows);

@@ -70,6 +70,7 @@ enum finish_reason { FINISH_REASON_STOP, FINISH_REASON_LENGTH, FINISH_REASON_CAN
 const char *finish_reason_name(enum finish_reason reason); // "stop", "length", "cancelled", "error"
 
 struct request;
+struct request_stage; // request_stages.h
 
 // The receiver of a request's output. It is called on the core's thread and must not block.
 struct request_sink {
@@ -144,6 +145,7 @@ struct request {
     struct request_account account;
 
     struct prefill_prediction predicted; // score_plan.c writes it
+    struct request_stage *stages;        // [NODE_ROLES] request_stages.c writes them; owned; NULL: not asked for
 
     // Results. requests.c, request_selection.c and request_steps.c write them.
     enum skip_reason skip;

@@ -10,6 +10,7 @@
 #include "router/core/availability.h"
 #include "router/core/drafting.h"
 #include "router/core/request_prompt.h"
+#include "router/core/request_stages.h"
 #include "router/core/score_sharing.h"
 #include "router/sched/estimate.h"
 
@@ -74,6 +75,7 @@ static void request_wait(struct core *c, struct request *r)
     enum node_role role = waiting_role(r);
     bool returned = r->account.losses; // true: the request comes back from a lost node
     int64_t due_us = estimate_due_us(&c->view, role, &r->sched, r->account.charged_us);
+    request_stage_joined(c, r, role);
     waiting_set_add(&c->waiting[role], &r->sched, due_us, returned);
     core_request_retime(c, r);
 }

@@ -28,6 +28,7 @@ struct request_spec {
     int n_turns;
     bool score_only; // true for a Score call: the request ends when the speculator has answered
     bool want_importance;
+    bool explain; // the answer tells what each stage decided
     int32_t priority;
     size_t stop_bytes; // memory of the stop strings, which the front owns
     char *tenant;      // owned, may be NULL

@@ -384,6 +384,7 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
                          options->max_tokens_name ? options->max_tokens_name : "max_tokens"));
     TRY(text_stream_read(front, m->sampling, options->text_of_other, text_p));
     r->spec.stop_bytes = text_stream_stop_bytes(*text_p);
+    r->spec.explain = m->explain;
     r->id = *m->request_id ? mem_string(m->request_id) : request_id_create();
     queue_read(m->tenant, m->priority, m->ttft_deadline_ms, &r->spec);
     return STATUS_OK;
