@@ -1,19 +1,24 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds Forepack, starts a local cluster with the demo models, and asks it questions about long documents: with all
-# tokens kept, with the tokens that the default quality of 0.99 needs, and at keep rate 0.3. Prints a table with the
-# time to first token (TTFT) of each answer, and one document with its kept tokens; a page has all documents. Then it
-# has a conversation of four turns.
+# Builds Forepack, starts a local cluster with the demo models, and asks it questions about documents of up to 4,000
+# tokens: with all tokens kept, with the tokens that the default quality of 0.99 needs, and at keep rate 0.3. Prints a
+# table with the time to first token (TTFT) of each answer, and one document with its kept tokens; a page has all
+# documents. Has a conversation of four turns. Then measures the gain at a real size (deploy/demo_speed.sh).
 #
-# Usage: deploy/demo.sh [--prompts N] [--port P] [--bin DIR] [--keep-running]
-#   --bin  programs to use, so that nothing is built
+# Usage: deploy/demo.sh [--prompts N] [--port P] [--bin DIR] [--no-speed] [--record FILE] [--keep-running]
+#   --prompts   questions about documents of each length, 1 to 8 (default 4)
+#   --bin       programs to use, so that nothing is built
+#   --no-speed  leave out the measurement at a real size, which takes up to a minute and 4 GB
+#   --record    also write the medians of the table and the measurement to a file, as README.md shows them
 # Exit code: 0 if every request was answered, 1 if not, 2 for wrong usage.
 set -euo pipefail
 export LC_ALL=C.UTF-8 # printf reads numbers with a decimal point
 cd "$(dirname "$0")/.."
 
-n_prompts=10
-port=
+n_prompts=4
+port=50051
+speed=yes
+record=
 bin=
 keep_running=no
 while [ $# -gt 0 ]; do
@@ -21,13 +26,15 @@ while [ $# -gt 0 ]; do
     --prompts) n_prompts=${2:?--prompts: expected a number}; shift ;;
     --port) port=${2:?--port: expected a number}; shift ;;
     --bin) bin=${2:?--bin: expected a folder}; shift ;;
+    --no-speed) speed=no ;;
+    --record) record=$(cd "$OLDPWD" && realpath "${2:?--record: expected a file}"); shift ;;
     --keep-running) keep_running=yes ;;
-    --help) sed -n '3,10s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help) sed -n '3,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "unknown flag $1 (--help lists all)" >&2; exit 2 ;;
     esac
     shift
 done
-[[ $n_prompts =~ ^[1-9][0-9]*$ ]] || { echo "--prompts $n_prompts: expected a number over 0" >&2; exit 2; }
+[[ $n_prompts =~ ^[1-8]$ ]] || { echo "--prompts $n_prompts: expected a number from 1 to 8" >&2; exit 2; }
 
 build() {
     local log=build/release/build.log
@@ -47,46 +54,21 @@ log=$files/demo.log
 page=$files/demo.html
 pair=deploy/demo-model
 work=$(mktemp -d)
-cluster=
-
-finish() {
-    if [ -n "$cluster" ]; then
-        kill "$cluster" 2>/dev/null || true
-        wait "$cluster" 2>/dev/null || true
-    fi
-    rm -rf "$work"
-}
-trap finish EXIT
+. deploy/demo_cluster.sh
+trap 'stop_cluster; rm -rf "$work"' EXIT
 
 fail() {
     echo "$*; log of the cluster: $log" >&2
     exit 1
 }
 
-# Default of --port: the first of two free ports from 50051 on; nodes attach at the second.
-taken() { (exec 3<>"/dev/tcp/127.0.0.1/$1") 2>/dev/null; }
-if [ -z "$port" ]; then
-    port=50051
-    while taken "$port" || taken "$((port + 1))"; do port=$((port + 2)); done
-fi
-server=127.0.0.1:$port
-http_port=8000
-while taken "$http_port"; do http_port=$((http_port + 1)); done
+recorded() { tee -a "$work/record"; } # copies what --record writes
 
-ready() {
-    [ "$("$bin/forepack" status --server "$server" --json 2>/dev/null |
-        jq '.ready and ([.nodes[].role] | index("speculator") != null)')" = true ]
-}
-
-start_cluster() { # start_cluster FLAGS...
-    setsid "$bin/forepack" up --port "$port" --http-port "$http_port" "$@" >"$log" 2>&1 </dev/null &
-    cluster=$!
-    for _ in $(seq 600); do
-        if ready; then return; fi
-        kill -0 "$cluster" 2>/dev/null || { cat "$log" >&2; exit 1; }
-        sleep 0.1
-    done
-    fail "the cluster was not ready after 60 s"
+start() { # start FLAGS...
+    start_cluster 60 "$@" && return
+    kill -0 "$cluster" 2>/dev/null && fail "the cluster was not ready after 60 s"
+    cat "$log" >&2
+    exit 1
 }
 
 # --- questions about documents
@@ -99,15 +81,30 @@ ask() { # ask ROW-FILE OUTPUT-FILE FLAGS...
         fail "a request was not answered"
 }
 
-row_format='%-40s | %-6s %6s | %-6s %5s %6s | %-6s %5s %6s\n'
+row_format='%-33s | %6s | %-6s %6s | %-6s %5s %5s | %-6s %5s %5s\n'
+
+print_legend() {
+    echo "tokens: length of the document and its question"
+    echo "kept:   share of the tokens that the main model reads; the last 128 are always kept"
+    printf 'ms:     time to first token (TTFT)\n\n'
+}
 
 print_table_head() {
-    echo "kept: share of the prompt's tokens that the main model reads; the last 128 are always kept"
-    printf 'ms:   time to first token (TTFT)\n\n'
-    printf '%-40s | %-13s | %-19s | %s\n' "" "all tokens" "quality 0.99" "keep rate 0.3"
+    printf '%-33s | %6s | %-13s | %-18s | %s\n' '' '' "all tokens" "quality 0.99" "keep rate 0.3"
     # shellcheck disable=SC2059
-    printf "$row_format" question answer ms answer kept ms answer kept ms
+    printf "$row_format" question tokens answer ms answer kept ms answer kept ms
 }
+
+print_cells() { # reads rows with a tab between cells
+    while IFS=$'\t' read -r -a cells; do
+        # shellcheck disable=SC2059
+        printf "$row_format" "${cells[@]}"
+    done
+}
+
+# Functions of jq. `numbers` gives the cells of three runs, each {answer, kept, ttft}.
+jq_cells='def ms: if . < 999.5 then . * 10 | round | "\(. / 10 | floor).\(. % 10)" else round end;
+    def numbers: (.[0] | .answer, (.ttft | ms)), (.[1:][] | .answer, "\(.kept * 100 | round) %", (.ttft | ms));'
 
 # Prints a row of the table for the answers in full, quality and rate, and appends it to rows.
 print_row() {
@@ -115,50 +112,73 @@ print_row() {
         def trim: gsub("^\\s+|\\s+$"; "");
         ($row[0].answer | trim) as $expected |
         {question: ($row[0].prompt | trim | split("\n") | map(select(startswith("Question: "))) | last | ltrimstr("Question: ")),
-         runs: map({right: ((.text | trim) == $expected), kept: (.usage.kept_tokens / .usage.prompt_tokens),
-                    ttft: .timing.ttft_ms})}' "$work/full" "$work/quality" "$work/rate" | tee -a "$work/rows" |
-        jq -r 'def answer: if .right then "right" else "wrong" end;
-               def tenths: . * 10 | round | "\(. / 10 | floor).\(. % 10)";
-               [(.question | if length > 40 then .[0:38] + ".." else . end), (.runs[0] | answer, (.ttft | tenths)),
-                (.runs[1:][] | answer, "\(.kept * 100 | round) %", (.ttft | tenths))] | @tsv' |
-        while IFS=$'\t' read -r -a cells; do
-            # shellcheck disable=SC2059
-            printf "$row_format" "${cells[@]}"
-        done
+         tokens: .[0].usage.prompt_tokens, length: $row[0].length,
+         runs: map({answer: (if (.text | trim) == $expected then "right" else "wrong" end), ttft: .timing.ttft_ms,
+                    kept: (.usage.kept_tokens / .usage.prompt_tokens)})}' "$work/full" "$work/quality" "$work/rate" |
+        tee -a "$work/rows" |
+        jq -r "$jq_cells"'[(.question | if length > 33 then .[0:31] + ".." else . end), .tokens, (.runs | numbers)] | @tsv' |
+        print_cells
 }
 
+# Prints a row for each length of the documents: right answers and medians.
 print_sums() {
+    jq -r -s "$jq_cells"'
+        def median: sort | .[length / 2 | floor];
+        group_by(.length)[] | . as $rows |
+        ["\(length) question\(if length > 1 then "s" else "" end): right, medians", (map(.tokens) | median),
+         ([range(3) as $i | $rows | map(.runs[$i]) |
+           {answer: "\(map(select(.answer == "right")) | length)/\(length)",
+            kept: (map(.kept) | median), ttft: (map(.ttft) | median)}] | numbers)] | @tsv' "$work/rows" | print_cells
+}
+
+print_conclusion() {
     jq -r -s '
-        def median($i): map(.runs[$i].ttft) | sort | .[length / 2 | floor] * 10 | round | "\(. / 10 | floor).\(. % 10) ms";
-        def right($i): map(select(.runs[$i].right)) | length;
+        def tenths: . * 10 | round | "\(. / 10 | floor).\(. % 10)";
+        def median($i): map(.runs[$i].ttft) | sort | .[length / 2 | floor];
+        def gains($i): [group_by(.length)[] | median(0) / median($i) | tenths] | join(", ");
+        def right($i): map(select(.runs[$i].answer == "right")) | length;
         "right answers:  \(right(0)) of \(length) with all tokens kept, \(right(1)) at quality 0.99, \(right(2)) at keep rate 0.3",
-        "median TTFT:    \(median(0)) with all tokens kept, \(median(1)) at quality 0.99, \(median(2)) at keep rate 0.3"' \
-        "$work/rows"
+        "median TTFT:    divided by \(gains(1)) at quality 0.99 and by \(gains(2)) at keep rate 0.3",
+        "                for documents of \([group_by(.length)[][0].length] | join(", ")) tokens"' "$work/rows"
     jq -r '"accuracy on \(.documents) unseen documents of \(.tokens) tokens, measured earlier:\n" +
         "                \(.accuracy.full * 1000 | round / 10) % with all tokens kept, " +
         "\(.accuracy["0.3"] * 1000 | round / 10) % at keep rate 0.3 (all classes of questions)"' \
         "$pair/accuracy.json"
 }
 
+# Writes documents of all lengths, each length with other classes of questions. They are none that the models learnt.
+write_documents() {
+    local length first=0
+    for length in 1000 2000 4000; do
+        "$bin/forepack" bench documents --count "$n_prompts" --first $first --tokens $length --seed 18 |
+            jq -c ".length = $length"
+        first=$((first + n_prompts))
+    done >"$work/documents"
+}
+
 # Each question is asked three times; the prefix cache would speed up the second and the third.
-start_cluster --no-enable-prefix-caching
+write_documents
+choose_ports "$port"
+start --no-enable-prefix-caching
 echo "A router, a worker group and a speculator run the demo models. Each question is about a document."
 
 # A warm-up, so that the first question is not measured with cold caches.
-head -n 1 "$pair/prompts.jsonl" >"$work/row"
+tail -n 1 "$work/documents" >"$work/row"
 ask "$work/row" "$work/warm" --prefill off
 ask "$work/row" "$work/warm" --prefill on
 
-print_table_head
+print_legend
+print_table_head | recorded
 while read -r line; do
     printf '%s\n' "$line" >"$work/row"
     ask "$work/row" "$work/full" --prefill off
     ask "$work/row" "$work/quality" --prefill on
     ask "$work/row" "$work/rate" --prefill on --keep-rate 0.3
     print_row
-done < <(head -n "$n_prompts" "$pair/prompts.jsonl")
+done <"$work/documents"
 echo
-print_sums
+print_sums | recorded
+{ echo && print_conclusion; } | recorded
 
 # --- kept tokens
 
@@ -169,7 +189,7 @@ score() { # score FLAGS...
 
 # On a terminal, `forepack score` marks kept tokens by colour; elsewhere it puts them between brackets.
 print_picture() {
-    jq -rj .prompt <(head -n 1 "$pair/prompts.jsonl") >"$work/prompt"
+    jq -rj .prompt <(head -n 1 "$work/documents") >"$work/prompt"
     printf '\nThe first document at keep rate 0.3. %s:\n\n' \
         "$([ -t 1 ] && echo "Kept tokens are green" || echo "Kept tokens are between [ and ]")"
     if [ -t 1 ]; then score; else score | fold -s -w 100; fi
@@ -184,7 +204,7 @@ write_page() {
         score --html "$work/document.html"
         [ $((n++)) -gt 0 ] || sed '/^<h1>/,$d' "$work/document.html" >"$work/page.html"
         sed -n "/^<h1>/,\$p" "$work/document.html" | sed -e "s/^<h1>[^<]*/<h1>Document $n/" -e '$d' >>"$work/page.html"
-    done < <(head -n "$n_prompts" "$pair/prompts.jsonl")
+    done <"$work/documents"
     echo '</body></html>' >>"$work/page.html"
     cp "$work/page.html" "$page"
 }
@@ -222,9 +242,8 @@ print_turn() { # print_turn QUESTION-ABOUT-DOCUMENT
         done
 }
 
-kill "$cluster"
-wait "$cluster" || true
-start_cluster
+stop_cluster
+start
 printf '\nA conversation at keep rate 0.3; its tokens are those of all turns.\n'
 printf 'frozen: kept by an earlier turn; recalled: pruned then and kept now; cached: not computed again\n\n'
 # shellcheck disable=SC2059
@@ -236,7 +255,16 @@ for turn in 0 1 2 3; do
     print_turn $about
 done
 
+# --- speed at a real size, in a cluster of its own
+
+if [ "$speed" = yes ]; then
+    stop_cluster
+    { echo && deploy/demo_speed.sh --bin "$bin"; } | recorded || true
+fi
+if [ -n "$record" ]; then cp "$work/record" "$record"; fi
+
 if [ "$keep_running" = yes ]; then
+    [ -n "$cluster" ] || start
     echo
     echo "The cluster keeps running, log in $log. Commands:"
     echo "  $bin/forepack generate --server $server --prompt-file FILE --prefill on"
