@@ -17,7 +17,7 @@ struct dispatch_options {
     int kv_blocks;              // KV blocks of a group, DISPATCH_BLOCK_TOKENS tokens each; 0: more than it can use
     bool prefix_cache;          // groups have a prefix cache
     int workers;
-    int shared_head; // first tokens, shared by all prompts; a shorter prompt has no others
+    int shared_head; // number of first tokens that all prompts share; a shorter prompt has only shared tokens
     int64_t max_wait_us;
     int output_tokens; // tokens per request, one per step
     double seconds;    // CPU time after which the simulation stops
@@ -28,10 +28,10 @@ struct dispatch_options {
 
 struct dispatch_result {                 // CPU time
     int requests;                        // requests that ended: all requests, unless the time was up
-    double submit_us;                    // to submit a request
+    double submit_us;                    // mean time to submit a request
     double dispatch_ms, dispatch_ms_max; // mean and maximum time to plan and dispatch a bin
     double tick_ms_max;                  // the longest tick
-    double token_us;                     // to pass on one token
+    double token_us;                     // mean time to pass on one token
     double request_us;                   // whole CPU time per ended request
     double scan_cost;                    // waiting requests examined per dispatched request
     int64_t bins;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A task document in the making. A class of documents (bench/task_*.c) plants the sentences of its items, fills the
-// rest of the room with sentences about the town, and asks questions about items. draft_finish() makes the document.
-// Functions do nothing after a failure, which draft->status tells.
+// A task document under construction. A class of documents (bench/task_*.c) plants the sentences of its items, fills
+// the rest of the room with sentences about the town, and asks questions about items. draft_finish() makes the
+// document. After a failure, which sets draft->status, functions do nothing.
 #pragma once
 
 #include <stdbool.h>
@@ -14,7 +14,7 @@ enum { DRAFT_ITEMS_MAX = 64 };
 #define DRAFT_ITEM(item) ((uint64_t)1 << (item))
 
 struct draft_line {
-    char *text; // a sentence, or several lines, which are a paragraph of their own
+    char *text; // a sentence, or several lines that form a separate paragraph
     int item;   // the item of the line, 0..DRAFT_ITEMS_MAX-1; -1: none
 };
 
@@ -38,7 +38,7 @@ struct draft {
     int n_questions;
 };
 
-// Adds a line if there is room for it, and takes over `text`. Returns false if there was no room or the draft has
+// Adds a line if there is room for it. Takes ownership of `text`. Returns false if there was no room or the draft has
 // failed.
 bool draft_plant(struct draft *d, int item, char *text);
 // Adds a line that a question needs. If there is no room, the draft fails.
@@ -51,8 +51,8 @@ void draft_fill(struct draft *d);
 
 int draft_count(const struct draft *d, int item); // number of lines of the item
 
-// Asks a question and takes over both texts. The answer is in the plain form, with a leading blank or line break. The
-// first question comes before the first line, since it determines the room.
+// Asks a question. Takes ownership of both texts. The answer is in the plain form, with a leading blank or line break.
+// The first question comes before the first line, since it determines the room.
 void draft_ask(struct draft *d, char *text, char *answer, uint64_t needs);
 bool draft_wants_questions(const struct draft *d);
 // Leaves room for a first question of `tokens` tokens, including BOS and the words around the question.

@@ -8,9 +8,9 @@
 #        [--keep-rate R] [--prefill on|off] [--rounds N] [--ignore-eos true|false] [--prefix-caching true|false]
 #   --bin DIR          folder of the programs (default build/release/bin)
 #   --threads N        compute threads of each node (default: all cores)
-#   --requests N       requests, with the demo's prompts in turn (default 240)
+#   --requests N       requests, cycling through the demo's prompts (default 240)
 #   --first N          number of the first request, to run many requests in parts (default 0)
-#   --at-once N        sequences that the worker group runs at once (default 1)
+#   --at-once N        concurrent sequences of the worker group (default 1)
 #   --window N         requests in flight (default: twice --at-once)
 #   --max-tokens N     most tokens of an answer (default 64)
 #   --keep-rate R      keep rate (default 0.3)

@@ -1,28 +1,27 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "bench/http_load.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/tcp.h>
-#include <openssl/ssl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/socket.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "bench/client_link.h"
+#include "bench/http2.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 
-enum { EVENTS = 256, READ_BYTES = 65536, CONNECTING_MAX = 256, STREAM_OPEN_US = 120000000 };
+enum { EVENTS = 256, READ_BYTES = 65536, CONNECTING_MAX = 256, STREAM_OPEN_US = 120000000, ANSWER_US = 60000000 };
 
 struct link {
-    int fd; // -1: closed
-    SSL *ssl;
-    bool up;       // connected, including the TLS handshake
+    struct client_link client;
     int64_t got;   // bytes of the response so far
     int64_t whole; // size of the response; 0: its head has not come yet
     int64_t sent_us;
+    uint32_t stream; // gRPC: the next call's
+    struct h2_reader reader;
 };
 
 struct http_load {
@@ -30,91 +29,60 @@ struct http_load {
     SSL_CTX *tls; // NULL: plain
     SSL_SESSION *session;
     bool resume;
-    struct link *links; // [n]
-    const char *request;
+    struct link *links;  // [n]
+    const char *request; // NULL: a new connection sends nothing
+    bool grpc;
+    struct h2_bytes call, reply; // gRPC: the frames of a call; frames that the client owes the server
+    size_t call_data;            // where the second frame of `call` begins
     char bytes[READ_BYTES + 1];
 };
 
 // --- one connection
 
-static enum status load_fail(const char *what)
-{
-    return status_fail(STATUS_UNAVAILABLE, "the benchmark's client: %s: %s", what, strerror(errno));
-}
-
-static void link_close(struct link *l)
-{
-    if (l->fd < 0) return;
-    if (l->ssl) {
-        SSL_set_shutdown(l->ssl, SSL_SENT_SHUTDOWN); // otherwise OpenSSL does not resume the session
-        SSL_free(l->ssl);
-    }
-    // A reset leaves no TIME_WAIT, so ports do not run out.
-    const struct linger abort_now = {.l_onoff = 1};
-    setsockopt(l->fd, SOL_SOCKET, SO_LINGER, &abort_now, sizeof abort_now);
-    close(l->fd);
-    *l = (struct link){.fd = -1};
-}
-
 static enum status link_open(struct http_load *load, struct link *l)
 {
-    struct sockaddr_in to = {
-        .sin_family = AF_INET, .sin_port = htons((uint16_t)load->port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
-    const int one = 1;
-    *l = (struct link){.fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0), .sent_us = clock_now_us()};
-    if (l->fd < 0) return load_fail("socket");
-    setsockopt(l->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
-    if (connect(l->fd, (struct sockaddr *)&to, sizeof to) != 0 && errno != EINPROGRESS) return load_fail("connect");
-    if (load->tls) {
-        l->ssl = SSL_new(load->tls);
-        SSL_set_fd(l->ssl, l->fd);
-        SSL_set_connect_state(l->ssl);
-        if (load->resume && load->session) SSL_set_session(l->ssl, load->session);
-    }
-    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLET, .data.ptr = l};
-    return epoll_ctl(load->epoll_fd, EPOLL_CTL_ADD, l->fd, &event) == 0 ? STATUS_OK : load_fail("epoll");
+    *l = (struct link){.sent_us = clock_now_us(), .stream = 1};
+    return client_link_open(&l->client, load->port, load->tls, load->resume ? load->session : NULL, load->epoll_fd, l);
 }
 
-// Returns the number of bytes, 0 if there are none for now, or -1 if the connection has ended.
-static int tls_read(SSL *ssl, char *bytes)
+// Requests are small and their connection idle, so the socket takes them whole.
+static enum status bytes_send(struct link *l, const void *bytes, size_t size)
 {
-    int n = SSL_read(ssl, bytes, READ_BYTES);
-    if (n > 0) return n;
-    return SSL_get_error(ssl, n) == SSL_ERROR_WANT_READ ? 0 : -1;
+    int n = size ? client_link_write(&l->client, bytes, (int)size) : 0;
+    return n == (int)size ? STATUS_OK : client_link_fail("send");
 }
 
-static int link_read(struct link *l, char *bytes)
+static void stream_write(uint8_t *frame, uint32_t stream)
 {
-    if (l->ssl) return tls_read(l->ssl, bytes);
-    ssize_t n = recv(l->fd, bytes, READ_BYTES, 0);
-    if (n > 0) return (int)n;
-    return n < 0 && errno == EAGAIN ? 0 : -1;
+    for (int i = 0; i < 4; i++)
+        frame[5 + i] = (uint8_t)(stream >> (24 - 8 * i));
 }
 
-// Sends the request. Requests are small and their connection idle, so the socket takes them whole.
+static enum status call_send(struct http_load *load, struct link *l)
+{
+    stream_write(load->call.data, l->stream);
+    stream_write(load->call.data + load->call_data, l->stream);
+    l->stream += 2;
+    return bytes_send(l, load->call.data, load->call.size);
+}
+
 static enum status link_send(struct http_load *load, struct link *l)
 {
-    int size = (int)strlen(load->request);
-    int n =
-        l->ssl ? SSL_write(l->ssl, load->request, size) : (int)send(l->fd, load->request, (size_t)size, MSG_NOSIGNAL);
-    return n == size ? STATUS_OK : load_fail("send");
+    return load->grpc ? call_send(load, l) : bytes_send(l, load->request, strlen(load->request));
 }
 
 // Continues to connect. Sends the request once the connection is up.
 static enum status link_rise(struct http_load *load, struct link *l, uint32_t events)
 {
-    bool connected = l->ssl || (events & EPOLLOUT);
-    if (l->up || !connected) return STATUS_OK;
-    if (l->ssl) {
-        int n = SSL_do_handshake(l->ssl);
-        if (n != 1) {
-            int error = SSL_get_error(l->ssl, n);
-            bool waits = error == SSL_ERROR_WANT_READ || error == SSL_ERROR_WANT_WRITE;
-            return waits ? STATUS_OK : load_fail("TLS handshake");
-        }
+    if (l->client.up) return STATUS_OK;
+    TRY(client_link_rise(&l->client, events));
+    if (!l->client.up) return STATUS_OK;
+    if (load->grpc) {
+        load->reply.size = 0;
+        h2_add_greeting(&load->reply);
+        TRY(bytes_send(l, load->reply.data, load->reply.size));
     }
-    l->up = true;
-    return link_send(load, l);
+    return load->request ? link_send(load, l) : STATUS_OK;
 }
 
 // --- responses
@@ -133,21 +101,36 @@ static int64_t response_size(const char *bytes)
     return end && length && length < end ? end + 4 - bytes + atoll(length + 16) : 0;
 }
 
+// Sets *whole_p to true if the bytes end a response.
+static enum status response_add(struct http_load *load, struct link *l, int n, bool *whole_p)
+{
+    load->bytes[n] = '\0';
+    if (l->got == 0) TRY(response_check(load->bytes));
+    if (l->got == 0) l->whole = response_size(load->bytes);
+    l->got += n;
+    *whole_p = l->got >= l->whole;
+    if (*whole_p) l->got = 0;
+    return STATUS_OK;
+}
+
+// Sets *whole_p to true if the bytes end a call.
+static enum status call_add(struct http_load *load, struct link *l, int n, bool *whole_p)
+{
+    load->reply.size = 0;
+    int ended = h2_read(&l->reader, (const uint8_t *)load->bytes, (size_t)n, &load->reply);
+    if (ended < 0) return status_fail(STATUS_UNAVAILABLE, "the benchmark's client: a call failed");
+    *whole_p = ended > 0;
+    return bytes_send(l, load->reply.data, load->reply.size);
+}
+
 // Reads the available bytes. *whole_p becomes true if these bytes end a response.
 static enum status link_receive(struct http_load *load, struct link *l, bool *whole_p)
 {
     int n;
     *whole_p = false;
-    while (l->up && (n = link_read(l, load->bytes)) != 0) {
-        if (n < 0) return load_fail("the server closed a connection");
-        load->bytes[n] = '\0';
-        if (l->got == 0) TRY(response_check(load->bytes));
-        if (l->got == 0) l->whole = response_size(load->bytes);
-        l->got += n;
-        if (l->got < l->whole) continue;
-        *whole_p = true;
-        l->got = 0;
-        return STATUS_OK;
+    while (l->client.up && !*whole_p && (n = client_link_read(&l->client, load->bytes, READ_BYTES)) != 0) {
+        if (n < 0) return client_link_fail("the server closed a connection");
+        TRY(load->grpc ? call_add(load, l, n, whole_p) : response_add(load, l, n, whole_p));
     }
     return STATUS_OK;
 }
@@ -168,7 +151,7 @@ static enum status loop_event(const struct loop *loop, struct link *l, uint32_t 
     loop->result->done++;
     samples_add(&loop->result->ms, (double)(now_us - l->sent_us) / 1e3);
     if (loop->reconnect) {
-        link_close(l);
+        client_link_close(&l->client);
         return link_open(loop->load, l);
     }
     l->sent_us = now_us;
@@ -178,7 +161,7 @@ static enum status loop_event(const struct loop *loop, struct link *l, uint32_t 
 static void close_links(struct http_load *load)
 {
     for (int i = 0; i < load->n; i++)
-        link_close(&load->links[i]);
+        client_link_close(&load->links[i].client);
 }
 
 static enum status run_loop(struct loop *loop, double seconds)
@@ -217,6 +200,127 @@ enum status http_load_connections(struct http_load *load, const char *request, b
     return run_loop(&(struct loop){.load = load, .result = result_p, .reconnect = true}, seconds);
 }
 
+// --- requests at a fixed rate
+
+void http_load_use_grpc(struct http_load *load, const char *path, const void *message, size_t size)
+{
+    struct h2_bytes headers = {0}, data = {0};
+    const uint8_t prefix[5] = {0, (uint8_t)(size >> 24), (uint8_t)(size >> 16), (uint8_t)(size >> 8), (uint8_t)size};
+    h2_add_call_headers(&headers, path);
+    h2_add(&data, prefix, sizeof prefix);
+    h2_add(&data, message, size);
+    load->grpc = true;
+    load->call.size = 0;
+    h2_add_frame(&load->call, H2_HEADERS, H2_END_HEADERS, 1, headers.data, headers.size);
+    load->call_data = load->call.size;
+    h2_add_frame(&load->call, H2_DATA, H2_END_STREAM, 1, data.data, data.size);
+    free(headers.data);
+    free(data.data);
+}
+
+// Connections without a request, in the order in which they became free.
+struct idle {
+    struct link **links; // [size], a ring
+    int size, first, n;
+};
+
+static void idle_add(struct idle *idle, struct link *l)
+{
+    idle->links[(idle->first + idle->n++) % idle->size] = l;
+}
+
+static struct link *idle_take(struct idle *idle)
+{
+    struct link *l = idle->links[idle->first];
+    idle->first = (idle->first + 1) % idle->size;
+    idle->n--;
+    return l;
+}
+
+// Waits for events until `until_us`. epoll_wait() would round this time to milliseconds.
+static int events_await(struct http_load *load, struct epoll_event events[EVENTS], int64_t until_us)
+{
+    int64_t us = until_us - clock_now_us();
+    const struct timespec wait = {.tv_sec = us > 0 ? us / 1000000 : 0, .tv_nsec = us > 0 ? us % 1000000 * 1000 : 0};
+    return epoll_pwait2(load->epoll_fd, events, EVENTS, &wait, NULL);
+}
+
+static enum status links_open_all(struct http_load *load, struct idle *idle)
+{
+    struct epoll_event events[EVENTS];
+    int64_t until_us = clock_now_us() + ANSWER_US;
+    load->request = NULL;
+    for (int i = 0; i < load->n; i++)
+        TRY(link_open(load, &load->links[i]));
+    while (idle->n < load->n) {
+        int n = events_await(load, events, until_us);
+        for (int i = 0; i < n; i++) {
+            struct link *l = events[i].data.ptr;
+            if (l->client.up) continue;
+            TRY(link_rise(load, l, events[i].events));
+            if (l->client.up) idle_add(idle, l);
+        }
+        if (clock_now_us() > until_us)
+            return status_fail(STATUS_DEADLINE, "%d of %d connections opened", idle->n, load->n);
+    }
+    return STATUS_OK;
+}
+
+static enum status due_send(struct http_load *load, struct idle *idle, int64_t due_us)
+{
+    struct link *l = idle_take(idle);
+    l->sent_us = due_us;
+    return link_send(load, l);
+}
+
+static enum status paced_event(struct http_load *load, struct link *l, struct idle *idle,
+                               struct http_load_result *result)
+{
+    bool whole;
+    TRY(link_receive(load, l, &whole));
+    if (!whole) return STATUS_OK;
+    result->done++;
+    samples_add(&result->ms, (double)(clock_now_us() - l->sent_us) / 1e3);
+    idle_add(idle, l);
+    return STATUS_OK;
+}
+
+static enum status paced_run(struct http_load *load, double rate, int64_t n_requests, struct idle *idle,
+                             struct http_load_result *result)
+{
+    struct epoll_event events[EVENTS];
+    int64_t start_us = clock_now_us(), sent = 0, due_us = start_us;
+    int64_t until_us = start_us + (int64_t)((double)n_requests / rate * 1e6) + ANSWER_US;
+    while (result->done < n_requests) {
+        while (idle->n && sent < n_requests && due_us <= clock_now_us()) {
+            TRY(due_send(load, idle, due_us));
+            due_us = start_us + (int64_t)((double)++sent / rate * 1e6);
+        }
+        int n = events_await(load, events, idle->n && sent < n_requests ? due_us : until_us);
+        for (int i = 0; i < n; i++)
+            TRY(paced_event(load, events[i].data.ptr, idle, result));
+        if (clock_now_us() > until_us)
+            return status_fail(STATUS_DEADLINE, "%lld of %lld requests were answered", (long long)result->done,
+                               (long long)n_requests);
+    }
+    result->seconds = (double)(clock_now_us() - start_us) / 1e6;
+    return STATUS_OK;
+}
+
+enum status http_load_paced(struct http_load *load, const char *request, double rate, double seconds,
+                            struct http_load_result *result_p)
+{
+    struct idle idle = {.links = mem_alloc_array((size_t)load->n, sizeof *idle.links), .size = load->n};
+    *result_p = (struct http_load_result){0};
+    load->resume = false;
+    enum status status = links_open_all(load, &idle);
+    load->request = request;
+    if (status == STATUS_OK) status = paced_run(load, rate, (int64_t)(rate * seconds), &idle, result_p);
+    close_links(load);
+    free(idle.links);
+    return status;
+}
+
 // --- streams
 
 // Reads the head of a stream. *open_p becomes true if these bytes end the head.
@@ -225,8 +329,8 @@ static enum status stream_open_event(struct http_load *load, struct link *l, uin
     *open_p = false;
     TRY(link_rise(load, l, events));
     int n;
-    while (l->up && (n = link_read(l, load->bytes)) != 0) {
-        if (n < 0) return load_fail("the server closed a stream");
+    while (l->client.up && (n = client_link_read(&l->client, load->bytes, READ_BYTES)) != 0) {
+        if (n < 0) return client_link_fail("the server closed a stream");
         load->bytes[n] = '\0';
         *open_p |= strstr(load->bytes, "\r\n\r\n") != NULL;
     }
@@ -270,8 +374,8 @@ enum status http_load_read_events(struct http_load *load, int chunk_bytes, int64
         for (int i = 0; i < n; i++) {
             struct link *l = events[i].data.ptr;
             int size;
-            while ((size = link_read(l, load->bytes)) != 0) {
-                if (size < 0) return load_fail("the server closed a stream");
+            while ((size = client_link_read(&l->client, load->bytes, READ_BYTES)) != 0) {
+                if (size < 0) return client_link_fail("the server closed a stream");
                 load->bytes[size] = '\0';
                 count_events(load->bytes, clock_now_us(), result);
                 result->done -= l->got / chunk_bytes;
@@ -300,11 +404,11 @@ enum status http_load_open(int port, bool tls, int n, struct http_load **load_p)
     load->n = n;
     load->links = mem_alloc_array((size_t)n, sizeof *load->links);
     for (int i = 0; i < n; i++)
-        load->links[i].fd = -1;
+        load->links[i].client.fd = -1;
     load->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
     if (load->epoll_fd < 0) {
         http_load_close(load);
-        return load_fail("epoll");
+        return client_link_fail("epoll");
     }
     if (tls) {
         load->tls = SSL_CTX_new(TLS_client_method());
@@ -324,6 +428,8 @@ void http_load_close(struct http_load *load)
     if (load->epoll_fd >= 0) close(load->epoll_fd);
     SSL_SESSION_free(load->session);
     SSL_CTX_free(load->tls);
+    free(load->call.data);
+    free(load->reply.data);
     free(load->links);
     free(load);
 }

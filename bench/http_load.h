@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A cheap HTTP client for measurements: one thread, one epoll, many connections to one server on loopback, plain or
-// with TLS. It understands only responses of the benchmark's own server.
+// with TLS. It understands only responses of the benchmark's own servers: HTTP/1.1 with a length, and unary gRPC.
 #pragma once
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 #include "bench/quantiles.h"
@@ -29,6 +30,14 @@ enum status http_load_requests(struct http_load *load, const char *request, doub
 // an earlier one.
 enum status http_load_connections(struct http_load *load, const char *request, bool resume, double seconds,
                                   struct http_load_result *result_p);
+
+// From now on, http_load_paced() sends unary gRPC calls with this message.
+void http_load_use_grpc(struct http_load *load, const char *path, const void *message, size_t size);
+
+// Opens all connections. Then sends `request` (NULL with gRPC) at a fixed rate over connections that have no request. A
+// latency counts from the time at which the request was due. Fails if the server closes a connection.
+enum status http_load_paced(struct http_load *load, const char *request, double rate, double seconds,
+                            struct http_load_result *result_p);
 
 // Opens a stream on every connection and returns when all response heads are there.
 enum status http_load_open_streams(struct http_load *load, const char *request);

@@ -70,7 +70,7 @@ static enum status open_server(struct http_server **server_p)
     struct certificate_files files;
     TRY(certificate_files_create(&files));
     o.tls = &(struct http_tls_files){.cert = files.cert, .key = files.key};
-    o.tls_check_ms = INT32_MAX; // never checks: the files are removed at once
+    o.tls_check_ms = INT32_MAX; // never checks the files: they are removed right after the start
     enum status status = http_server_open(&o, server_p);
     certificate_files_remove(&files);
     return status;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Offline bin packing of prompt lengths, to compare packing rules on whole data sets. The router packs online, by
 // router/sched/bin_planner.h. Best-fit decreasing is the rule of the Prepacking paper's reference (arXiv 2404.09529):
-// longest item first, each into the fullest bin with room, and into the earlier bin of equals. First-fit decreasing
+// longest item first, each into the fullest bin with room, or the earliest of equally full bins. First-fit decreasing
 // takes the first bin with room. Both O(k log k).
 #pragma once
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefill and decode passes on engine_forward directly, in the form a worker runs them but without a scheduler or a
-// network. Prompts of pseudo-random tokens fill each pass up to the token budget, in order; a prompt that exceeds the
-// room left is cut into chunks.
+// Runs prefill and decode passes by engine_forward directly, as a worker does, but without a scheduler or a network.
+// Prompts of pseudo-random tokens fill each pass up to the token budget, in order; a prompt that exceeds the room left
+// is cut into chunks.
 //
 // Used by the thread that owns the engine. passes_create() allocates all memory.
 #pragma once

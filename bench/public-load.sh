@@ -7,7 +7,7 @@
 #   --aiperf PROGRAM  default `aiperf`; to install it: python3 -m venv DIR && DIR/bin/pip install aiperf==0.13.0
 #   --bin DIR         folder of the programs (default build/release/bin)
 #   --requests N      requests of each tool (default 200)
-#   --concurrency N   requests at once (default 8)
+#   --concurrency N   concurrent requests (default 8)
 #   --max-tokens N    tokens of each answer (default 32)
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)

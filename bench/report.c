@@ -73,11 +73,6 @@ enum status report_close(struct report *r)
     return status;
 }
 
-void report_heading(struct report *r, const char *text)
-{
-    report_put_element(r, "h2", text);
-}
-
 void report_paragraph(struct report *r, const char *format, ...)
 {
     char *text = NULL;

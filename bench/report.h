@@ -15,7 +15,6 @@ enum status report_open(const char *path, const char *title, struct report **rep
 // Ends the page and frees `r`, which may be NULL. Fails when a part of the page could not be written.
 enum status report_close(struct report *r);
 
-void report_heading(struct report *r, const char *text);
 void report_paragraph(struct report *r, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 // Adds a table with one row per object of the list. A column is "key" or "key=Heading". The cell of a missing key or

@@ -7,7 +7,7 @@
 #   --warm-up-s N    seconds at the start that the fitted lines leave out (default: a sixth of the run)
 #   --out DIR        folder for samples.csv, report.md, report.html and the logs (default bench-out/soak)
 #   --bin DIR        folder of the programs (default build/release/bin)
-#   --concurrency N  gRPC requests at once, half of them pruned, in addition to the clients of soak_clients.py (default 24)
+#   --concurrency N  concurrent gRPC requests, half of them pruned, in addition to the clients of soak_clients.py (default 24)
 #   --sample-s N     seconds between two samples (default 10)
 #   --fault-s N      seconds between two faults (default 20)
 # The router, one worker and one speculator run throughout; another worker and another speculator are killed or drained

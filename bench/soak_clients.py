@@ -118,7 +118,7 @@ def grpc_aborted(rng):
 
 
 def grpc_connection_lost(rng):
-    """A connection of its own that ends with calls on it."""
+    """A separate connection that ends with calls on it."""
     lost = grpc.insecure_channel(grpc_server, options=[("grpc.enable_http_proxy", 0), ("grpc.use_local_subchannel_pool", 1)])
     stub = lost.unary_stream(SERVICE + "Generate", api.GenerateRequest.SerializeToString, api.GenerateResponse.FromString)
     calls = [stub(request(rng, 100), timeout=TIMEOUT) for _ in range(3)]

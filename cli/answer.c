@@ -61,10 +61,29 @@ static json_t *timing_json(const Forepack__V1__Timing *t)
                                milliseconds(t->score_ms), "pack_wait_ms", milliseconds(t->pack_wait_ms), "prefill_ms",
                                milliseconds(t->prefill_ms), "ttft_ms", milliseconds(t->ttft_ms), "total_ms",
                                milliseconds(t->total_ms));
-    if (t->predicted_whole_ms > 0) {
+    if (t->predicted_whole_ms > 0)
         json_object_set_new(object, "predicted_whole_ms", milliseconds(t->predicted_whole_ms));
+    if (t->predicted_pruned_ms > 0)
         json_object_set_new(object, "predicted_pruned_ms", milliseconds(t->predicted_pruned_ms));
-    }
+    return object;
+}
+
+static json_t *stage_json(const Forepack__V1__Stage *m)
+{
+    return json_pack("{s:s,s:I,s:I,s:I,s:s,s:I}", "node_id", m->node_id, "bin_requests", (json_int_t)m->bin_requests,
+                     "bin_rows", (json_int_t)m->bin_rows, "token_budget", (json_int_t)m->token_budget, "wait", m->wait,
+                     "waiting", (json_int_t)m->waiting);
+}
+
+static json_t *stages_json(const Forepack__V1__Stages *m)
+{
+    json_t *object = json_pack("{s:s,s:b}", "mode", m->mode, "limited", m->limited);
+    if (m->quality > 0)
+        json_object_set_new(object, "quality", json_real(m->quality));
+    else
+        json_object_set_new(object, "keep_rate", json_real(m->keep_rate));
+    if (m->score) json_object_set_new(object, "score", stage_json(m->score));
+    if (m->prefill) json_object_set_new(object, "prefill", stage_json(m->prefill));
     return object;
 }
 
@@ -89,6 +108,7 @@ static json_t *completion_json(const Forepack__V1__Completion *m)
                                       (json_int_t)u->frozen_tokens, "recalled_tokens", (json_int_t)u->recalled_tokens));
     }
     if (m->timing) json_object_set_new(object, "timing", timing_json(m->timing));
+    if (m->stages) json_object_set_new(object, "stages", stages_json(m->stages));
     if (m->n_kept) {
         json_t *kept = json_array();
         for (size_t i = 0; i < m->n_kept; i++)

@@ -14,16 +14,16 @@ struct answer {
     char *text; // NUL-terminated; NULL before the first text
     size_t text_bytes;
     json_t *token_ids, *logprobs; // arrays
-    json_t *prompt_logprobs;      // array: null for the first prompt token; empty: not asked for
+    json_t *prompt_logprobs;      // array: null for the first prompt token, then objects; empty if not asked for
     json_t *completion;           // finish_reason, usage, timing, kept, error; NULL before the completion
     int error_code;               // gRPC code of a completion with an error; 0: no error
 };
 
-struct answer_logprob { // of a prompt token; rank 0: of a new token
+struct answer_logprob { // log-probability of a prompt token, or of a new token if rank is 0
     int32_t token;
     int rank;
     double logprob;
-    json_t *top; // [[id, logprob], ...]; answer_add_logprob() takes over the reference
+    json_t *top; // [[id, logprob], ...]; answer_add_logprob() takes ownership of the reference
 };
 
 void answer_init(struct answer *a);
@@ -37,9 +37,8 @@ bool answer_add_response(struct answer *a, const Forepack__V1__GenerateResponse 
 // Returns the JSON object of the answer, owned by the caller. `id` may be NULL.
 json_t *answer_json(const struct answer *a, const char *id);
 
-// Returns true if the finish_reason of an answer says that the request failed or was aborted. NULL: the answer has
-// none.
+// Returns true if the finish_reason of an answer means that the request failed or was aborted. NULL is allowed.
 bool answer_reason_is_failure(const char *finish_reason);
 
-// Returns the sentence of the error; NULL without an error.
+// Returns the error message, or NULL if there is no error.
 const char *answer_error(const struct answer *a);

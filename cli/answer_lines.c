@@ -16,7 +16,7 @@ static bool begins_answer(const char *line, size_t size)
     return memcmp(line, begin, n) == 0;
 }
 
-// Copies a line if it is a complete answer. A line may hold a NUL byte after damage to the file, and is then no JSON.
+// Copies a line if it is a complete answer. A line with a NUL byte, in a damaged file, is not JSON.
 static enum status line_copy(const char *path, int number, const char *line, size_t size, FILE *to,
                              answer_line_fn *copies, void *arg)
 {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The output of `forepack batch` when a run is resumed: JSON Lines with the answers of earlier runs. One thread.
+// Reads the output of an earlier run of `forepack batch`, JSON Lines with answers, when the run is resumed. One thread.
 #pragma once
 
 #include <stdbool.h>
@@ -7,10 +7,10 @@
 
 #include "lib/base/status.h"
 
-// Returns true if the answer with this id is to be copied; false if the output already has it.
+// Returns true if the answer with this id should be copied, false if the output already has an answer with this id.
 typedef bool answer_line_fn(void *arg, const char *id);
 
-// Copies and flushes the complete answers. Answers of failed and aborted requests are left out, and so is a last line
-// that is the beginning of an answer. Any other line is INVALID: the file was named by mistake. Sentences begin with
-// "--output PATH".
+// Copies and flushes the complete answers. Leaves out answers of failed and aborted requests, and a last line that is
+// only the beginning of an answer. For any other line, returns INVALID, because the file was probably named by mistake.
+// Error messages begin with "--output PATH".
 enum status answer_lines_copy(const char *path, FILE *from, FILE *to, answer_line_fn *copies, void *arg);

@@ -9,7 +9,8 @@ static const struct {
     {"whole:off", "pruning is off (--prefill on prunes)"},
     {"whole:keep_all", "a keep rate or quality of 1 keeps all"},
     {"whole:short", "the prompt is too short to gain from pruning (--prefill on prunes anyway)"},
-    {"whole:cost", "the times could not be predicted yet (--prefill on prunes anyway)"}, // no times were predicted
+    // used if the router predicted no times
+    {"whole:cost", "the times could not be predicted yet (--prefill on prunes anyway)"},
     {"whole:uncalibrated", "the speculator is not calibrated for a quality (--prefill on --keep-rate 0.3 prunes)"},
     {"whole:unsure", "no lower keep rate is likely to reach the quality (--keep-rate sets one)"},
     {"whole:no_node", "no speculator is attached"},
@@ -32,14 +33,14 @@ static void print_cost(double pruned_ms, double whole_ms, FILE *file)
     fputs(" (--prefill on prunes anyway)", file);
 }
 
-static void print_reason(const json_t *completion, FILE *file)
+void answer_summary_print_reason(const json_t *completion, FILE *file)
 {
     const json_t *timing = json_object_get(completion, "timing");
     const char *prefill = json_string_value(json_object_get(completion, "prefill"));
-    double whole_ms = number(timing, "predicted_whole_ms");
+    double whole_ms = number(timing, "predicted_whole_ms"), pruned_ms = number(timing, "predicted_pruned_ms");
     if (!prefill) return;
-    if (whole_ms > 0 && strcmp(prefill, "whole:cost") == 0) {
-        print_cost(number(timing, "predicted_pruned_ms"), whole_ms, file);
+    if (pruned_ms > 0 && strcmp(prefill, "whole:cost") == 0) {
+        print_cost(pruned_ms, whole_ms, file);
         return;
     }
     for (size_t i = 0; i < sizeof whole_words / sizeof *whole_words; i++)
@@ -52,6 +53,6 @@ void answer_summary_print(const json_t *completion, FILE *file)
     fprintf(file, "[%.0f tokens, %s; kept %.0f of %.0f prompt tokens", number(usage, "completion_tokens"),
             json_string_value(json_object_get(completion, "finish_reason")), number(usage, "kept_tokens"),
             number(usage, "prompt_tokens"));
-    print_reason(completion, file);
+    answer_summary_print_reason(completion, file);
     fprintf(file, "; first token after %.1f ms]\n", number(json_object_get(completion, "timing"), "ttft_ms"));
 }

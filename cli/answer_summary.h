@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The closing line of an answer on a terminal: its tokens, its TTFT, and how much of the prompt was kept. For a whole
-// prompt it says why in words.
+// Prints the last line of an answer on a terminal: the number of tokens, the TTFT, and how much of the prompt was kept.
+// If the whole prompt was kept, the line says why.
 #pragma once
 
 #include <jansson.h>
 #include <stdio.h>
+
+// Prints ": " and why all tokens were kept, or nothing if the prompt was pruned or the reason is not known.
+void answer_summary_print_reason(const json_t *completion, FILE *file);
 
 // Prints "[42 tokens, length; kept 310 of 1008 prompt tokens; first token after 35.1 ms]" for the completion of a
 // struct answer.

@@ -1,22 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack batch: sends the rows of a JSON Lines file over one GenerateMany call. Rows that already have an answer in
-// the output file are not sent, so starting an interrupted run again resumes it.
+// the output file are not sent, so the same command resumes an interrupted run.
 //
-// The request id of a row is a random name of this run and the row's number. A router has one space of ids for all
-// clients, and it may still have requests of an interrupted run.
+// The request id of a row is a random name of this run plus the row's number. Ids must be unique across all clients of
+// a router, which may still have requests of an interrupted run.
 //
-// At most `window` rows are in flight. The router packs over its queue, so it should have many rows, but it need not
-// hold the whole file. A row that was refused because the queue is full is sent again after the next answer. If no row
-// is in flight, it is sent again after a pause, and the command says why. Each refusal reduces the window to the rows
-// in flight; each answer widens it by one.
+// At most `window` rows are in flight. The router packs its whole queue, so it should have many rows, but not the whole
+// file. A row that was refused because the queue is full is sent again after the next answer. If no row is in flight,
+// the row is sent again after a pause, and the command prints the reason. Each refusal reduces the window to the rows
+// in flight; each answer increases the window by one.
 //
-// When the router is lost, for example restarted, the rows in flight are sent again over a new call with new request
-// ids. This happens after a pause of 0.5 s that doubles up to 10 s. The rows are also sent again to a router that
-// serves nothing, for example because no worker group is attached. The command gives up when either state has lasted
-// for --reconnect-s.
+// If the router is lost (for example restarted), the rows in flight are sent again over a new call with new request
+// ids, after a pause of 0.5 s that doubles up to 10 s. Rows are also sent again if the router serves nothing, for
+// example because no worker group is attached. The command gives up when either state has lasted for --reconnect-s.
 //
-// The output is locked (flock) against a second run. Answers kept from an earlier run are written to OUTPUT.part,
-// synced and renamed, and the folder is synced. Each answer is then appended and flushed, and the file is synced at the
+// The output is locked (flock) against a second run. Answers of an earlier run are copied to OUTPUT.part, which is
+// synced and renamed, and the folder is synced. Each new answer is appended and flushed, and the file is synced at the
 // end. So a killed process loses no written answer, and a crash of the machine loses no answer of a completed run.
 #include <errno.h>
 #include <fcntl.h>
@@ -68,7 +67,7 @@ static const struct option options[] = {
 
 struct row {
     struct request_spec spec;
-    char *id; // id of the answer; spec.id is the request id
+    char *id; // id of the row and its answer; spec.id is the request id
     int line;
     struct answer answer;
     bool done;
@@ -77,13 +76,13 @@ struct row {
 struct batch {
     struct row *rows;
     int n_rows;
-    int *waiting, n_waiting; // rows to send, the next one last; [n_rows]
+    int *waiting, n_waiting; // [n_rows] stack of the rows to send; the next row is the last
     int n_done, n_failed, n_in_flight, window;
-    bool refused; // the last answer said that the router cannot accept the row now
+    bool refused; // the last answer was a refusal: the router cannot accept the row now
     bool stalled; // the user was told that no row is accepted
     char run_name[20];
-    int n_calls;        // GenerateMany calls so far: part of the request ids
-    int64_t trouble_us; // since then the router is lost or serves nothing; 0: it serves
+    int n_calls;        // number of GenerateMany calls so far; part of the request ids
+    int64_t trouble_us; // time since which the router is lost or serves nothing; 0: it serves
     int lock;           // descriptor of the output, which holds the lock; -1: none
     FILE *output;
     int64_t started_us;
@@ -131,12 +130,11 @@ static enum status rows_read(struct batch *b, const struct request_spec *default
         row->id = row->spec.id ? row->spec.id : mem_format("line-%d", row->line);
         row->spec.id = NULL; // set for each call
     }
-    free(rows); // the specs belong to the batch now
+    free(rows); // the batch owns the specs now
     return STATUS_OK;
 }
 
-// Notes that a row has an answer of an earlier run. The answer stays in the file, even if the input no longer has the
-// row.
+// Marks a row that has an answer of an earlier run. Answers stay in the file even if the input no longer has the row.
 static bool row_resume(void *arg, const char *id)
 {
     struct batch *b = arg;
@@ -182,7 +180,8 @@ static enum status output_check_input(void)
                        o.output);
 }
 
-// Checks the output. *is_file_p: it is a file, or does not exist yet. A pipe or device has no earlier answers.
+// Checks the output. Sets *is_file_p to true if it is a file or does not exist yet. A pipe or device has no earlier
+// answers.
 static enum status output_check(bool *is_file_p)
 {
     struct stat output;
@@ -193,8 +192,8 @@ static enum status output_check(bool *is_file_p)
     return STATUS_OK;
 }
 
-// Opens and locks the output. This is repeated if another run replaced the file between opening and locking. A link is
-// refused, because the new file would replace the link rather than the file that it points to.
+// Opens and locks the output. Repeats this if another run replaced the file between opening and locking. Refuses a
+// symbolic link, because the new file would replace the link, not its target.
 static enum status output_lock(int *fd_p)
 {
     for (;;) {
@@ -225,8 +224,8 @@ static enum status output_copy(struct batch *b, FILE *from, FILE *to)
     return fsync(fileno(to)) == 0 ? STATUS_OK : output_fail(o.output);
 }
 
-// Creates OUTPUT.part with the mode of the output. The lock of the output makes this run the only one that writes it. A
-// killed run may have left this file.
+// Creates OUTPUT.part with the mode of the output. Because of the lock on the output, no other run writes this file. A
+// killed run may have left an old one.
 static FILE *part_create(const struct batch *b, const char *path)
 {
     struct stat output;
@@ -237,7 +236,7 @@ static FILE *part_create(const struct batch *b, const char *path)
     return fdopen(fd, "w");
 }
 
-// Replaces the output with a file of the complete answers of an earlier run. This file becomes b->output.
+// Replaces the output with a file that has only the complete answers of earlier runs. Opens this file as b->output.
 static enum status output_resume(struct batch *b)
 {
     int fd = dup(b->lock);
@@ -334,7 +333,7 @@ static void row_put_back(struct batch *b, struct row *row)
     b->n_in_flight--;
 }
 
-// Notes that the router is lost or serves nothing. Returns true if the command still waits for it.
+// Records that the router is lost or serves nothing. Returns true if the command should still wait for the router.
 static bool trouble_may_wait(struct batch *b, const char *sentence)
 {
     int64_t now_us = clock_now_us();
@@ -348,7 +347,7 @@ static bool trouble_may_wait(struct batch *b, const char *sentence)
 static enum status batch_handle_response(struct batch *b, const Forepack__V1__GenerateResponse *m)
 {
     struct row *row = row_by_request_id(b, m->request_id);
-    // An answer to a row that is not in flight is ignored.
+    // Ignore an answer to a row that is not in flight.
     if (!row || row->done || !row->answer.token_ids) return STATUS_OK;
     bool ended = answer_add_response(&row->answer, m), unavailable = row->answer.error_code == GRPC_UNAVAILABLE;
     if (unavailable && !trouble_may_wait(b, answer_error(&row->answer)))
@@ -390,7 +389,7 @@ static enum status batch_exchange(struct batch *b, struct rpc_stream *stream)
     enum status status = STATUS_OK;
     while (status == STATUS_OK && b->n_done < b->n_rows) {
         if (b->refused && !b->n_in_flight) {
-            pause_ms(PAUSE_MS); // other clients fill the queue, or nothing serves
+            pause_ms(PAUSE_MS); // other clients fill the queue, or the router serves nothing
             batch_draw(b, false);
         }
         while (b->n_waiting && b->n_in_flight < b->window)
@@ -410,7 +409,8 @@ static enum status batch_exchange(struct batch *b, struct rpc_stream *stream)
     return status;
 }
 
-// Makes one GenerateMany call, up to the last answer or a failure. After a failure the rows in flight wait again.
+// Makes one GenerateMany call, until the last answer or a failure. After a failure, the rows in flight are put back on
+// the stack of waiting rows.
 static enum status batch_call(struct batch *b, struct rpc_channel *channel)
 {
     struct rpc_stream *stream;
@@ -435,15 +435,15 @@ static enum status batch_call_until_done(struct batch *b, struct rpc_channel *ch
     for (int wait_ms = PAUSE_MS;;) {
         enum status status = batch_call(b, channel);
         if (!router_is_lost(status)) return status;
-        if (!b->trouble_us) wait_ms = PAUSE_MS; // it has served since the last loss
+        if (!b->trouble_us) wait_ms = PAUSE_MS; // the router has served since the last loss
         if (!trouble_may_wait(b, status_message())) return status;
         pause_ms(wait_ms);
         wait_ms = 2 * wait_ms < RECONNECT_MAX_MS ? 2 * wait_ms : RECONNECT_MAX_MS;
     }
 }
 
-// Checks that the router answers before the first row. If it does not, the address is more likely wrong than the router
-// lost.
+// Checks before the first row that the router answers. If it does not, the command fails instead of waiting, because
+// the address is probably wrong.
 static enum status router_find(struct rpc_channel *channel)
 {
     Forepack__V1__GetClusterInfoRequest request = FOREPACK__V1__GET_CLUSTER_INFO_REQUEST__INIT;

@@ -54,7 +54,7 @@ static enum status chat_ask(struct request_spec *spec, char *question)
     chat_add(spec, "user", question);
     enum status status = remote_generate(&o.remote, 0, spec, chat_print_text, NULL, &answer, NULL);
     putchar('\n');
-    fflush(stdout); // the summary must come after the answer
+    fflush(stdout); // so that the summary follows the answer
     if (status == STATUS_OK) {
         summary_print(&answer);
         chat_add(spec, "assistant", mem_string(answer.text ? answer.text : ""));
@@ -110,7 +110,7 @@ static enum status chat_run(struct request_spec *spec)
         line[strcspn(line, "\r\n")] = 0;
         if (!*line) continue;
         status = chat_handle(spec, line, &leave);
-        if (status != STATUS_OK && terminal) { // on a terminal the chat continues, a script ends
+        if (status != STATUS_OK && terminal) { // on a terminal the chat continues, otherwise it ends
             fprintf(stderr, "%s\n", status_message());
             status = STATUS_OK;
         }

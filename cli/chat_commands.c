@@ -48,7 +48,7 @@ void chat_set_system(struct request_spec *spec, const char *text)
 
 struct chat_call {
     struct request_spec *spec;
-    const char *argument; // the rest of the line, without blanks around it
+    const char *argument; // the rest of the line, trimmed
     char *question;
     bool leave;
 };

@@ -20,14 +20,14 @@ enum { PAUSE_FIRST_MS = 200, PAUSE_MAX_MS = 5000, STEADY_MS = 10000 };
 // Becomes the program of the child's role, in the forked child.
 static _Noreturn void child_exec(const struct child *c, pid_t parent, child_arguments_fn *arguments)
 {
-    setpgid(0, 0); // the terminal sends Ctrl-C to this process only, which ends the children in order
+    setpgid(0, 0); // so the terminal sends Ctrl-C only to the parent, which ends the children in order
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
     sigset_t none;
     sigemptyset(&none);
     sigprocmask(SIG_SETMASK, &none, NULL);
     signal(SIGPIPE, SIG_DFL);
-    // The children do not read standard input. A terminal stops a background process (mpirun) that reads it.
+    // The children must not read standard input: a terminal stops a background process (mpirun) that reads it.
     int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
     if (nothing >= 0) dup2(nothing, STDIN_FILENO);
     char **items = arguments(c);
@@ -52,13 +52,13 @@ static void child_start(struct child *c, child_arguments_fn *arguments)
     c->restart_us = INT64_MAX;
 }
 
-// Drains a child. mpirun forwards SIGUSR1 to its ranks at once; on SIGTERM it kills them, slowly.
+// Drains a child. mpirun forwards SIGUSR1 to its ranks immediately, but on SIGTERM it kills them.
 void child_drain(const struct child *c)
 {
     if (c->pid) kill(c->pid, c->ranks > 1 ? SIGUSR1 : SIGTERM);
 }
 
-// Schedules the restart of a failed child after a pause. The pause is short again after the child has run for a while.
+// Schedules the restart of a failed child after a pause. The pause is reset if the child has run for a while.
 static void child_schedule_restart(struct child *c, const char *name, int wait_status)
 {
     bool exited = WIFEXITED(wait_status);
@@ -71,7 +71,7 @@ static void child_schedule_restart(struct child *c, const char *name, int wait_s
     c->pause_ms = c->pause_ms * 2 > PAUSE_MAX_MS ? PAUSE_MAX_MS : c->pause_ms * 2;
 }
 
-// Handles a child that has ended. Returns an exit code when the cluster cannot continue, else -1.
+// Handles a child that has ended. Returns an exit code if the cluster cannot continue, else -1.
 static int child_ended(struct child *c, int wait_status)
 {
     char *name = mem_format("%s-%d", c->role, c->index);

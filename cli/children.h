@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Child processes that are kept running. A child that ends with a failure is started again after a pause that doubles
-// each time. No child outlives this process. One thread; the caller handles SIGCHLD.
+// Keeps child processes running. A child that ends with a failure is started again after a pause that doubles each
+// time. No child outlives this process. One thread; the caller handles SIGCHLD.
 #pragma once
 
 #include <stdbool.h>
@@ -14,22 +14,22 @@ enum { CHILD_WRONG_USAGE = 2, CHILD_NOT_FOUND = 127 }; // exit codes of a child 
 struct child {
     const char *role;
     int index;
-    int ranks;           // over 1: the child is mpirun
+    int ranks;           // number of ranks; if over 1, the child is mpirun
     struct gpu_set gpus; // nodes only, if there are GPUs
     pid_t pid;           // 0: not running
     int64_t started_us;
-    int64_t restart_us; // when to start it again; INT64_MAX: never
-    int64_t pause_ms;   // before the next restart
+    int64_t restart_us; // time at which to start the child again; INT64_MAX: never
+    int64_t pause_ms;   // pause before the next restart
 };
 
-// Returns the command line of the child, NULL last. Called in the forked child.
+// Returns the command line of the child, terminated by NULL. Called in the forked child.
 typedef char **child_arguments_fn(const struct child *c);
 
-// Starts the children that are due. Returns the time of the next restart; INT64_MAX if there is none.
+// Starts the children whose restart_us has passed. Returns the time of the next restart, or INT64_MAX if there is none.
 int64_t children_start_due(struct child *children, int n, child_arguments_fn *arguments);
 
-// Collects the children that ended. Returns an exit code when they cannot continue, else -1. `draining`: the children
-// are expected to end, and none is started again.
+// Handles the children that have ended. Returns an exit code if the cluster cannot continue, else -1. If `draining` is
+// true, the children are expected to end, and no child is started again.
 int children_reap(struct child *children, int n, bool draining);
 
 int children_running(const struct child *children, int n);

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Other programs of Forepack, which are installed in the same folder. `forepack` is a client. Commands that run a model
-// (bench, plan, calibrate, generate --model) belong to forepack-bench, so that the client needs no MPI and no kernels.
+// Finds and executes other programs of Forepack in the folder of this program. Commands that run a model (bench, plan,
+// calibrate, generate --model) are in forepack-bench, so that the client `forepack` needs no MPI and no kernels.
 #pragma once
 
-// Returns the path of the program NAME in this program's folder; free() it.
+// Returns the path of the program `name` in this program's folder. The caller frees it.
 char *companion_path(const char *name);
 
-// Replaces this process with the program NAME in this program's folder. `argv` holds its arguments from argv[1] on and
-// ends with NULL. The environment and open descriptors stay. Returns only on failure: prints one sentence on standard
-// error and returns the exit code 1.
+// Replaces this process with the program `name` in this program's folder. `argv` contains the arguments from argv[1] on
+// and ends with NULL. The environment and the open descriptors do not change. Returns only on failure: prints an error
+// message to standard error and returns the exit code 1.
 int companion_exec(const char *name, char **argv);

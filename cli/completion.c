@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack completion: prints a script that completes commands, options and their values in a shell. Its words come
-// from the programs themselves, which list their commands and options with the hidden flag --list.
+// forepack completion: prints a script that completes commands, options and their values in a shell. The words come
+// from the programs, which list their commands and options with the hidden flag --list.
 //
 // The script has one line per word, "CONTEXT:WORD" or "CONTEXT:--option VALUE". The context is the program and the
 // commands so far, such as "forepack bench".
@@ -25,13 +25,13 @@ static const struct option options[] = {{0}};
 enum { COMMANDS_MAX = 2 }; // as in "forepack bench engine"
 
 struct context {
-    const char *program; // its name
+    const char *program; // name of the program
     char *path;
     char *commands[COMMANDS_MAX];
     int n;
 };
 
-// In the forked child: becomes the program, which lists its words.
+// Executes the program with --list, in the forked child.
 static _Noreturn void list_exec(const struct context *c, int out)
 {
     char *argv[COMMANDS_MAX + 3] = {c->path}; // ends with NULL
@@ -43,7 +43,7 @@ static _Noreturn void list_exec(const struct context *c, int out)
     _exit(1);
 }
 
-// Starts the program. *out_p reads what it prints.
+// Starts the program with --list. Its output can be read from *out_p.
 static enum status list_open(const struct context *c, pid_t *pid_p, FILE **out_p)
 {
     int ends[2];
@@ -101,7 +101,8 @@ static enum status programs_print(void)
     enum status status = STATUS_OK;
     for (size_t i = 0; i < sizeof programs / sizeof *programs && status == STATUS_OK; i++) {
         struct context context = {.program = programs[i], .path = companion_path(programs[i])};
-        if (access(context.path, X_OK) == 0) status = words_print(&context); // a package may have a part of them
+        // a package may contain only some of the programs
+        if (access(context.path, X_OK) == 0) status = words_print(&context);
         free(context.path);
     }
     return status;
@@ -118,7 +119,7 @@ static enum status script_print(const char *shell)
                    {"fish", "set -g _forepack_words '", completion_fish, completion_fish_size}};
     for (size_t i = 0; i < sizeof scripts / sizeof *scripts; i++) {
         if (strcmp(shell, scripts[i].shell) != 0) continue;
-        // The words come after the first line, which zsh reads.
+        // Print the words after the first line, because zsh needs it first.
         size_t first = strcspn((const char *)scripts[i].script, "\n") + 1;
         fwrite(scripts[i].script, 1, first, stdout);
         printf("%s\n", scripts[i].assignment);

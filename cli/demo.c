@@ -13,7 +13,7 @@
 
 char *demo_path(const char *name)
 {
-    // Installed, or in build/<preset>/bin of the repository.
+    // Folders of an installed program, and of a program in build/<preset>/bin of the repository.
     static const char *const folders[] = {FOREPACK_INSTALL_DATA, "../../../deploy"};
     char *real = NULL;
     for (int i = 0; i < 2 && !real; i++) {
@@ -26,7 +26,7 @@ char *demo_path(const char *name)
     return real;
 }
 
-// The calibration of the demo's speculator names the main model that it is for.
+// The calibration of the demo's speculator contains the fingerprint of its main model.
 bool demo_has_fingerprint(uint64_t fingerprint)
 {
     char *path = demo_path("speculator/calibration.json"), text[17];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The demo models, which are installed with the programs.
+// Finds the demo models, which are installed with the programs.
 #pragma once
 
 #include <stdbool.h>
@@ -9,5 +9,5 @@
 // frees it.
 char *demo_path(const char *name);
 
-// Returns true if `fingerprint` is that of the demo's main model.
+// Returns true if `fingerprint` is the fingerprint of the demo's main model.
 bool demo_has_fingerprint(uint64_t fingerprint);

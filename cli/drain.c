@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack drain: tells a node to finish its requests and leave, and waits until the node is gone. The command asks the
-// router repeatedly. Draining twice changes nothing, and each answer has the number of requests left on the node. Later
-// calls send the instance number of the first answer: a supervisor may start a new process with the same node id.
+// forepack drain: tells a node to finish its requests and leave, and waits until the node is gone. The command repeats
+// the DrainNode call: draining twice changes nothing, and each answer has the number of requests left on the node.
+// Later calls send the instance number of the first answer, because a supervisor may start a new process with the same
+// node id.
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -47,7 +48,7 @@ struct drain {
     int64_t start_us;
 };
 
-// Returns the time limit of a call. No call lasts longer than --timeout-s.
+// Returns the time limit of a call: at most the time that is left of --timeout-s.
 static int64_t call_timeout_ms(const struct drain *drain)
 {
     int64_t left_ms = o.timeout_s * 1000 - (clock_now_us() - drain->start_us) / 1000;

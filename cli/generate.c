@@ -94,7 +94,7 @@ int generate_main(int argc, char **argv, generate_model_fn run_model)
 {
     char **rest = mem_alloc_array((size_t)argc, sizeof *rest);
     int n_rest = options_main(options, usage, argc, argv, rest);
-    if (o.model.model && !run_model) { // before the prompt is read, which may come from standard input
+    if (o.model.model && !run_model) { // before reading the prompt, which may come from standard input
         int code = companion_exec("forepack-bench", argv);
         options_free(options);
         free(rest);

@@ -12,7 +12,8 @@
 #include "cli/companion.h"
 #include "lib/base/mem.h"
 
-// Asks the driver for the number of GPUs. The CUDA backend could tell it too, but needs the libraries of a node.
+// Asks the driver for the number of GPUs. The CUDA backend could tell the number too, but needs libraries that only
+// nodes need.
 static int gpus_ask_driver(void)
 {
     void *driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
@@ -70,7 +71,7 @@ void gpus_divide(const int *ranks, int n_nodes, int n_gpus, struct gpu_set *sets
     free(nodes);
 }
 
-// Returns the n-th name of a comma-separated list, and its length in *length_p. NULL: the list is shorter.
+// Returns the n-th name of a comma-separated list, and its length in *length_p. Returns NULL if the list is shorter.
 static const char *list_item(const char *list, int n, int *length_p)
 {
     for (; n > 0 && list; n--) {

@@ -69,7 +69,7 @@ static int finish(const struct option *options, enum status status)
 
 // --- add
 
-// Returns the first of TENANT-1, TENANT-2, ... that the file does not have.
+// Returns the first of TENANT-1, TENANT-2, ... that is not in the file.
 static char *id_choose(const struct key_file *file, const char *tenant)
 {
     for (int number = 1;; number++) {
@@ -95,8 +95,7 @@ static enum status key_from_flags(const struct key_file *file, struct api_key *k
     return STATUS_OK;
 }
 
-// Adds the key to the locked file. The key is printed after the file has its hash, so that every key that was shown
-// works.
+// Adds the key to the locked file. Prints the key only after its hash is in the file, so that every printed key works.
 static enum status add_to(int fd)
 {
     struct key_file file;

@@ -12,7 +12,7 @@
 
 #include "lib/base/log_writer.h"
 
-// Returns true for a log line of level info or debug (lib/base/log.h has the two formats).
+// Returns true for a log line of level info or debug. lib/base/log.h describes the two formats.
 static bool line_is_quiet(const char *line, size_t n)
 {
     static const char time[] = "00:00:00.000 ", object[] = "{\"time\":\"0000-00-00T00:00:00.000Z\",\"level\":\"";
@@ -39,7 +39,7 @@ static void file_write(int file, const char *bytes, size_t n)
     }
 }
 
-// Writes the whole lines among `n` bytes, or all bytes if `all`. Returns the number of bytes written.
+// Writes the complete lines in `bytes` [n], or all bytes if `all` is true. Returns the number of bytes written.
 static size_t relay_lines(int file, const char *bytes, size_t n, bool all)
 {
     size_t done = 0;
@@ -56,9 +56,9 @@ static size_t relay_lines(int file, const char *bytes, size_t n, bool all)
 
 static _Noreturn void relay_copy(int from, int file)
 {
-    static char bytes[65536]; // a pipe's capacity: bytes written together are copied together
+    static char bytes[65536]; // the capacity of a pipe, so that bytes written together are copied together
     size_t held = 0;          // bytes of an unfinished line
-    setpgid(0, 0);            // the terminal's Ctrl-C must not end it, because nodes log while they drain
+    setpgid(0, 0);            // Ctrl-C in the terminal must not end the relay, because nodes log while they drain
     for (;;) {
         ssize_t n = read(from, bytes + held, sizeof bytes - held);
         if (n < 0 && errno == EINTR) continue;

@@ -30,6 +30,7 @@ static const struct program_command commands[] = {
     {"generate", command_generate, "send one request and stream the text"},
     {"chat", command_chat, "hold a conversation"},
     {"batch", command_batch, "send the requests of a JSON Lines file; resumable"},
+    {"explain", command_explain, "send one request and print what each stage decided for it"},
     {"score", command_score, "show which prompt tokens the speculator would keep"},
     {"status", command_status, "show the nodes, queue, bins and totals of a cluster"},
     {"top", command_top, "watch nodes, queue and bins in a terminal"},

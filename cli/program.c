@@ -36,7 +36,7 @@ static void program_list(const struct program *program)
 }
 
 // Opens the standard streams that are closed. Otherwise the next socket would get the number of a closed stream, and
-// would be read or written as that stream. The descriptors opened here fail on use, like a closed stream.
+// would be read or written as that stream. Reads and writes of the descriptors opened here fail, as on a closed stream.
 static void program_reserve_standard_streams(void)
 {
     for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++) {
@@ -45,8 +45,8 @@ static void program_reserve_standard_streams(void)
     }
 }
 
-// Handles SIGPIPE: the reader of a standard stream is gone. `forepack generate | head` ends quietly. A command
-// continues if only standard error has lost its reader.
+// Handles SIGPIPE: the reader of a standard stream is gone. If standard output has lost its reader, as in `forepack
+// generate | head`, ends the process quietly. If only standard error has lost its reader, the command continues.
 static void program_on_sigpipe(int number)
 {
     struct pollfd out = {.fd = STDOUT_FILENO};
@@ -55,7 +55,7 @@ static void program_on_sigpipe(int number)
     raise(number); // ends the process when this handler returns
 }
 
-// Fails a command whose output could not be written.
+// Returns an error exit code if the output of a command could not be written, else `code`.
 static int program_finish_output(int code)
 {
     errno = 0;

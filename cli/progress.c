@@ -14,7 +14,7 @@ void progress_draw(struct progress *p, long long done, long long total, bool las
 {
     int64_t now = clock_now_us();
     bool terminal = isatty(STDERR_FILENO);
-    if (!p->drawn_us && !terminal) p->drawn_us = now; // a short run gets the last line only
+    if (!p->drawn_us && !terminal) p->drawn_us = now; // a short run prints only the last line
     if (!last && now - p->drawn_us < (terminal ? TERMINAL_PERIOD_US : FILE_PERIOD_US)) return;
     p->drawn_us = now;
     char bar[BAR_WIDTH + 1], text[200];
@@ -26,7 +26,7 @@ void progress_draw(struct progress *p, long long done, long long total, bool las
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    // On a terminal, a shorter line must erase the rest of the previous longer one.
+    // On a terminal, a shorter line must erase the rest of a longer previous line.
     fprintf(stderr, "%s[%s] %s%s%s", terminal ? "\r" : "", bar, text, terminal ? "\033[K" : "",
             terminal && !last ? "" : "\n");
 }

@@ -7,7 +7,8 @@
 #include "lib/base/mem.h"
 #include "lib/messages/unpack.h"
 
-// Reads the key from the file, without white space around it; free() it. No sentence contains it.
+// Reads the key from the file, without surrounding white space. The caller frees *key_p. Error messages never contain
+// the key.
 static enum status api_key_read(const char *path, char **key_p)
 {
     char *text;
@@ -73,7 +74,7 @@ enum status remote_call(const struct remote *remote, const char *method, const P
     return status;
 }
 
-// Adds the messages of the stream to `answer`, up to the end of the stream.
+// Adds the messages of the stream to `answer` until the stream ends.
 static enum status remote_read_answer(const struct remote *remote, struct rpc_stream *stream, text_fn on_text,
                                       void *user, struct answer *answer, char **id_p)
 {

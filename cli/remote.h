@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls to a router, for the commands. The calls block; call rpc_init() first. One thread.
+// Makes the commands' calls to a router. The functions block; call rpc_init() first. One thread.
 #pragma once
 
 #include "cli/answer.h"
@@ -8,7 +8,8 @@
 
 enum { REMOTE_CALL_TIMEOUT_MS = 120000 };
 
-// The router and how to connect to it. The strings live until options_free() of the table with REMOTE_OPTION_ROWS.
+// The router and how to connect to it. The strings belong to the option table with REMOTE_OPTION_ROWS, and live until
+// options_free().
 struct remote {
     char *server;                      // HOST:PORT
     char *tls_ca, *tls_cert, *tls_key; // PEM; tls_ca NULL: plain text
@@ -35,8 +36,8 @@ enum status remote_open(const struct remote *remote, struct rpc_channel **channe
 // Receives each new piece of text of an answer.
 typedef void (*text_fn)(void *user, const char *text, size_t size_bytes);
 
-// Makes one Generate call. `answer` must be initialised. `on_text` may be NULL. If id_p is not NULL, *id_p must be NULL
-// and becomes the id of the request; free() it.
+// Makes one Generate call. `answer` must be initialised. `on_text` may be NULL. If id_p is not NULL, *id_p must be
+// NULL, and is set to the id of the request; the caller frees it.
 enum status remote_generate(const struct remote *remote, int64_t timeout_ms, const struct request_spec *spec,
                             text_fn on_text, void *user, struct answer *answer, char **id_p);
 
@@ -44,7 +45,7 @@ enum status remote_generate(const struct remote *remote, int64_t timeout_ms, con
 // protobuf_c_message_free_unpacked().
 enum status remote_call(const struct remote *remote, const char *method, const ProtobufCMessage *request,
                         const ProtobufCMessageDescriptor *descriptor, ProtobufCMessage **answer_p);
-// Makes a unary call over a channel of remote_open(), for several calls.
+// Makes a unary call over a channel of remote_open(), which can be used for several calls.
 enum status remote_call_on(struct rpc_channel *channel, const struct remote *remote, const char *method,
                            const ProtobufCMessage *request, const ProtobufCMessageDescriptor *descriptor,
                            ProtobufCMessage **answer_p);

@@ -74,8 +74,8 @@ static enum status read_json(const char *option, const char *path, bool object, 
     return STATUS_OK;
 }
 
-// Reads YYYY-MM-DD, then optionally T or a blank and HH:MM or HH:MM:SS. A fraction or a time zone after the seconds has
-// no meaning to strftime_now.
+// Reads YYYY-MM-DD, then optionally T or a blank and HH:MM or HH:MM:SS. Ignores a fraction or a time zone after the
+// seconds, which strftime_now does not use.
 static enum status read_time(struct tm *now)
 {
     const char *end = strptime(o.now, "%Y-%m-%d", now);
@@ -113,7 +113,7 @@ static void inputs_free(struct inputs *in)
     json_decref(in->variables);
 }
 
-// Prints the prompt unchanged; on a terminal with a newline after it.
+// Prints the prompt unchanged. Adds a newline on a terminal.
 static void prompt_print(const char *text, size_t n)
 {
     if (!o.json) {

@@ -51,7 +51,7 @@ static enum status stop_id_add(struct sampling *s, int64_t id)
 
 static enum status spec_check(const struct request_spec *spec)
 {
-    enum status status = sampling_check(&spec->sampling, INT_MAX); // the router knows the vocabulary
+    enum status status = sampling_check(&spec->sampling, INT_MAX); // the router checks against the vocabulary
     return status == STATUS_OK ? prefill_check(&spec->prefill) : status;
 }
 
@@ -140,9 +140,9 @@ enum status request_spec_from_flags(const struct option *table, struct request_s
     prefill_defaults(&spec->prefill);
     SAMPLING_FIELDS(COPY_TO_SAMPLING)
     PREFILL_FIELDS(COPY_TO_PREFILL)
-    if (options_given(table, "max-tokens") && f->max_tokens < 1) // 0 in the struct means "not given"
+    if (options_given(table, "max-tokens") && f->max_tokens < 1) // 0 in struct request_spec means "not given"
         return status_fail(STATUS_INVALID, "--max-tokens %lld: must be 1 or more", (long long)f->max_tokens);
-    if (options_given(table, "quality") && f->quality <= 0) // 0 in the struct means "not given"
+    if (options_given(table, "quality") && f->quality <= 0) // 0 in struct request_spec means "not given"
         return status_fail(STATUS_INVALID, "--quality %.10g: must be over 0 and at most 1", f->quality);
     spec->prefill_mode_given = f->prefill && prefill_mode_parse(f->prefill, &spec->prefill.mode);
     spec->draft_mode_given = f->drafts && draft_mode_parse(f->drafts, &spec->prefill.drafts);
@@ -159,7 +159,7 @@ enum status request_spec_from_flags(const struct option *table, struct request_s
 
 // --- JSON rows
 
-// Returns NULL unless the value is a string without a NUL, which would cut the string.
+// Returns the string, or NULL unless the value is a string without NUL characters, which would truncate it.
 static const char *plain_string(const json_t *value)
 {
     const char *text = json_string_value(value);
@@ -312,10 +312,11 @@ static enum status key_from_json(struct request_spec *spec, const char *key, con
     if (strcmp(key, "logit_bias") == 0) return sampling_logit_bias_from_json(value, &spec->sampling);
     if (strncmp(key, "guided_", strlen("guided_")) == 0 || strcmp(key, "response_format") == 0 ||
         strcmp(key, "structured_outputs") == 0)
-        return STATUS_OK; // grammar_from_json() reads these fields together
+        return STATUS_OK; // grammar_from_json() reads these fields
     if (strcmp(key, "prefill") == 0) return mode_from_json(value, spec);
     if (strcmp(key, "drafts") == 0) return drafts_from_json(value, spec);
     if (strcmp(key, "return_kept") == 0) return json_read_bool(key, value, &spec->return_kept);
+    if (strcmp(key, "explain") == 0) return json_read_bool(key, value, &spec->explain);
     if (strcmp(key, "priority") == 0) return json_read_int(key, value, &spec->priority);
     if (strcmp(key, "tenant") == 0) return string_from_json(key, value, &spec->tenant);
     if (strcmp(key, "model") == 0) return string_from_json(key, value, &spec->model_name);
@@ -405,7 +406,7 @@ Forepack__V1__PrefillOptions *request_prefill_message(const struct request_spec 
     return m;
 }
 
-// Allocates the turns and the list of pointers to them as one block.
+// Returns the turns and the list of pointers to them in one allocation.
 static Forepack__V1__Message **turn_messages(const struct request_spec *spec)
 {
     size_t n = (size_t)spec->n_messages;
@@ -447,6 +448,7 @@ struct rpc_bytes request_spec_pack(const struct request_spec *spec)
     if (spec->tenant) request.tenant = spec->tenant;
     request.priority = spec->priority;
     request.ttft_deadline_ms = (uint32_t)spec->ttft_deadline_ms;
+    request.explain = spec->explain;
     request.text = (ProtobufCBinaryData){spec->text_bytes, (uint8_t *)spec->text};
     request.token_ids = (uint32_t *)spec->token_ids;
     request.n_token_ids = (size_t)spec->n_token_ids;

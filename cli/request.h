@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request as the command line has it: its flags, the same fields as a JSON object, and its protobuf message. Fields
-// that are numbers and switches are defined in lib/text/generation_fields.h. One thread.
+// A request of the command line. Reads its fields from flags or from a JSON object, and packs them as a protobuf
+// message. Fields that are numbers and switches are defined in lib/text/generation_fields.h. One thread.
 #pragma once
 
 #include <jansson.h>
@@ -17,7 +17,7 @@ struct request_message {
 };
 
 struct request_spec {
-    char *id; // owned, like all pointers here; NULL: the router generates an id
+    char *id; // owned, like all pointers of this struct; NULL: the router generates an id
     char *model_name;
     char *text; // the prompt is exactly one of text, token_ids, messages
     size_t text_bytes;
@@ -31,7 +31,7 @@ struct request_spec {
     int n_stop;
     struct prefill prefill;
     generation_given prefill_given;
-    bool prefill_mode_given, draft_mode_given, return_kept;
+    bool prefill_mode_given, draft_mode_given, return_kept, explain;
     int32_t priority;
     char *tenant;
     int64_t ttft_deadline_ms;
@@ -68,7 +68,7 @@ extern struct request_flags request_flags;
 #define REQUEST_OPTION_ROUTER_REAL(default_value) OPTION_REAL
 #define REQUEST_OPTION_OPTIONAL_REAL(default_value) OPTION_REAL
 #define REQUEST_OPTION_BOOL(default_value)        OPTION_BOOL, .default_text = #default_value
-#define REQUEST_LIMIT(limit, max)              ((max) == INT_MAX ? 0 : (limit)) // no limits in --help
+#define REQUEST_LIMIT(limit, max)              ((max) == INT_MAX ? 0 : (limit)) // INT_MAX: no limits in --help
 #define REQUEST_OPTION_ROW(type_, field, flag, default_value, end, min_, max_, unit_, help_)                           \
     {.name = flag, .type = REQUEST_OPTION_##type_(default_value), .value = &request_flags.field,                       \
      .min = REQUEST_LIMIT(min_, max_), .max = REQUEST_LIMIT(max_, max_), .unit = unit_, .help = help_},
@@ -104,31 +104,31 @@ extern struct request_flags request_flags;
     {.name = "served-model-name", .type = OPTION_STRING, .value = &request_flags.model_name, .placeholder = "NAME",    \
      .help = "name of the model; default the model that the router serves"},                                           \
     {.name = "priority", .type = OPTION_INT, .value = &request_flags.priority, .default_text = "0",                    \
-     .min = -PRIORITY_MAX, .max = PRIORITY_MAX, .help = "higher is dispatched first"},                                 \
+     .min = -PRIORITY_MAX, .max = PRIORITY_MAX, .help = "requests with a higher priority are dispatched first"},                                 \
     {.name = "tenant", .type = OPTION_STRING, .value = &request_flags.tenant, .placeholder = "NAME",                   \
-     .help = "tenant that the request is accounted to"},                                                               \
+     .help = "tenant to which the request is accounted"},                                                               \
     {.name = "ttft-deadline-ms", .type = OPTION_INT, .value = &request_flags.ttft_deadline_ms, .default_text = "0",    \
      .max = 86400000, .unit = "ms", .help = "end the request if it has no token by then; 0 is no deadline"}
 // clang-format on
 
-// Makes a checked spec without a prompt from the flags. `table` is the option table that was parsed.
+// Creates and checks a spec from the flags, without a prompt. `table` is the option table that was parsed.
 enum status request_spec_from_flags(const struct option *table, struct request_spec *spec);
 // Sets the fields that a JSON object has: id, one of prompt, messages and token_ids, and any sampling or prefill field.
-// Checks the result. Unknown keys are ignored; *unknown_p becomes the first unknown key (borrowed from the object).
+// Checks the result. Ignores unknown keys, and sets *unknown_p to the first unknown key (borrowed from the object).
 enum status request_spec_from_json(struct request_spec *spec, json_t *row, const char **unknown_p);
 void request_spec_copy(const struct request_spec *from, struct request_spec *to);
 void request_spec_free(struct request_spec *spec);
 
 // Returns the packed GenerateRequest.
 struct rpc_bytes request_spec_pack(const struct request_spec *spec);
-// Returns PrefillOptions alone, for Score; free() it.
+// Returns only the PrefillOptions, for Score. The caller frees them with free().
 Forepack__V1__PrefillOptions *request_prefill_message(const struct request_spec *spec);
 
 // Reads the prompt from exactly one of --prompt TEXT, --prompt-file F and the argument "-" (standard input).
 enum status request_read_prompt(const char *prompt, const char *prompt_file, char *const *rest, int n_rest,
                                 struct request_spec *spec);
-// Reads a whole file, or standard input ("-"), of at most 64 MiB. *data_p is NUL-terminated; free() it.
+// Reads a whole file, or standard input ("-"), of at most 64 MiB. *data_p is NUL-terminated; the caller frees it.
 enum status read_whole_file(const char *path, char **data_p, size_t *size_p);
 
-// Prints the sentence of a failure to standard error. Returns its exit code, see status_exit_code().
+// Prints the error message of a failure to standard error. Returns the exit code, see status_exit_code().
 int report_failure(enum status status);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack score: shows the tokens of a prompt that the speculator would keep. On a terminal, kept text is green and
-// pruned text dim; elsewhere kept text is between [ and ]. --html writes a page in which each token is shaded by its
+// pruned text is dim. Otherwise kept text is between [ and ]. --html writes a page that shades each token by its
 // importance.
 #include <errno.h>
 #include <math.h>
@@ -75,7 +75,7 @@ static struct slice tokens_text(const Forepack__V1__DetokenizeResponse *text, si
     return (struct slice){(const char *)text->text.data + begin, text->ends[last] - begin};
 }
 
-// Divides the prompt into segments. The router sends ascending ranges inside the prompt; anything else is an error.
+// Divides the prompt into segments. The router must send ascending ranges inside the prompt; anything else is an error.
 static enum status segments_create(const Forepack__V1__ScoreResponse *m, struct segment **segments_p, int *n_p)
 {
     struct segment *segments = mem_alloc_array(2 * m->n_kept + 1, sizeof *segments);
@@ -136,14 +136,16 @@ static void html_write_escaped(FILE *file, struct slice text)
 
 enum { SHADES = 10 };
 
-// Returns a step of the colour ramp. Importances are small and far apart, so their square roots are shown.
+// Returns an index of the colour ramp. Shows the square root of the importance, because importances are small and
+// differ by orders of magnitude.
 static int shade_of(double importance, double most)
 {
     int shade = (int)(sqrt(fmax(0, importance) / most) * SHADES);
     return shade < SHADES ? shade : SHADES - 1;
 }
 
-// Writes a token, with the following tokens that share a character with it. Returns their number.
+// Writes a token, together with the following tokens that share a character with it. Returns the number of tokens
+// written.
 static size_t span_write(FILE *file, const Forepack__V1__ScoreResponse *m, const Forepack__V1__DetokenizeResponse *text,
                          const struct segment *s, size_t at, double most)
 {
@@ -191,7 +193,7 @@ static void html_write_tokens(FILE *file, const Forepack__V1__ScoreResponse *m,
     for (int i = 0; i < n; i++) {
         for (size_t at = segments[i].first; at <= segments[i].last;) {
             if (chunk_tokens && at / chunk_tokens != chunk) fputs("<span class=\"edge\">|</span>", file);
-            if (chunk_tokens) chunk = at / chunk_tokens; // a character may cross a border
+            if (chunk_tokens) chunk = at / chunk_tokens; // a character may cross the border of a chunk
             at += span_write(file, m, text, &segments[i], at, most);
         }
     }

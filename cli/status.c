@@ -28,8 +28,8 @@ static json_t *bins_json(const Forepack__V1__PackInfo *m)
                      m->capacity_tokens ? (double)m->tokens / (double)m->capacity_tokens : 0.0);
 }
 
-// Adds the calibration of a speculator. The fingerprint is text, because JSON numbers do not hold all of its 64 bits
-// everywhere.
+// Adds the calibration of a speculator. The fingerprint is text, because many JSON readers cannot represent 64-bit
+// numbers exactly.
 static void calibration_add(const Forepack__V1__NodeInfo *m, json_t *node)
 {
     char fingerprint[24];
@@ -220,12 +220,8 @@ static void print_node(const Forepack__V1__NodeInfo *n, int name_width)
 static void print_cost(const Forepack__V1__NodeInfo *n, int name_width)
 {
     print_name(n, name_width);
-    if (n->pass_fixed_us + n->pass_row_us + n->pass_pair_us > 0) {
-        printf("%.0f us + %.3g us per row + %.3g us per attention pair\n", n->pass_fixed_us, n->pass_row_us,
-               n->pass_pair_us);
-    } else {
-        printf("not measured yet\n");
-    }
+    printf("%.0f us + %.3g us per row + %.3g us per attention pair\n", n->pass_fixed_us, n->pass_row_us,
+           n->pass_pair_us);
 }
 
 // Prints the cores of the nodes that compute on the CPU.
@@ -394,7 +390,7 @@ static void status_print_text(const Forepack__V1__ClusterInfo *m)
     print_totals(m->totals);
 }
 
-// Prints the state for a key that is not an operator's.
+// Prints the part of the state that keys other than an operator's may see.
 static void status_print_limited(const Forepack__V1__ClusterInfo *m)
 {
     if (o.json)

@@ -98,7 +98,8 @@ int command_tokenize(int argc, char **argv)
     return code;
 }
 
-// Parses ids separated by blanks or commas. The text may also be a JSON list, or the JSON object that tokenize prints.
+// Parses token ids. The text may be ids separated by blanks or commas, a JSON list, or the JSON object that `forepack
+// tokenize` prints.
 static enum status ids_parse(const char *text, int32_t **ids_p, int *n_p)
 {
     int32_t *ids = NULL;

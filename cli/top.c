@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack top: shows the state of a cluster in a terminal, drawn again each interval. Reads the same call as `forepack
-// status`. Rates are computed from two readings. Prints one frame as text with --once, or if there is no terminal.
+// forepack top: shows the state of a cluster in a terminal, and redraws it each interval. Makes the same call as
+// `forepack status`. Rates are computed from two answers. With --once or without a terminal, prints one frame as text.
 
 #include <errno.h>
 #include <poll.h>
@@ -16,7 +16,7 @@
 #include "cli/remote.h"
 #include "lib/base/clock.h"
 
-enum { CALL_TIMEOUT_MS = 5000 }; // a signal is handled after the call in progress
+enum { CALL_TIMEOUT_MS = 5000 }; // short, because signals are handled only after the current call
 
 static struct {
     struct remote remote;
@@ -177,7 +177,7 @@ static void put_node(struct frame *f, const Forepack__V1__NodeInfo *n, const For
     line_end(f);
 }
 
-// Returns the width of the name column. It is at most the width that the other columns leave.
+// Returns the width of the name column: at most the width that the other columns leave.
 static int name_width(const struct frame *f, const Forepack__V1__ClusterInfo *m)
 {
     int width = 4, most = f->columns - 63 - (f->columns >= COLUMNS + 9 ? 9 : 0);
@@ -232,7 +232,8 @@ static void put_nodes(struct frame *f, const Forepack__V1__ClusterInfo *m, const
 static void frame_put(struct frame *f, const struct reading *now, const struct reading *before)
 {
     const Forepack__V1__ClusterInfo *m = now->info;
-    bool same_router = before->info && before->info->uptime_s <= m->uptime_s; // otherwise its counters began again
+    // a restarted router begins its counters again
+    bool same_router = before->info && before->info->uptime_s <= m->uptime_s;
     const Forepack__V1__ClusterInfo *old = same_router ? before->info : m;
     double seconds = same_router ? (double)(now->at_us - before->at_us) / 1e6 : 0;
     put_head(f, m);
@@ -291,11 +292,12 @@ static void on_signal(int signal)
 
 static void terminal_enter(void)
 {
-    struct sigaction action = {.sa_handler = on_signal}; // without SA_RESTART, so that signals end the wait
+    struct sigaction action = {.sa_handler = on_signal}; // without SA_RESTART, so that signals interrupt the wait
     for (const int *s = (const int[]){SIGINT, SIGQUIT, SIGTERM, SIGHUP, SIGTSTP, SIGWINCH, 0}; *s; s++)
         sigaction(*s, &action, NULL);
     if (!entered)
-        tcgetattr(STDIN_FILENO, &terminal_before); // only once: later the shell may have changed it for its own lines
+        // only once: later, the shell may have changed the settings for its own input
+        tcgetattr(STDIN_FILENO, &terminal_before);
     entered = true;
     struct termios raw = terminal_before;
     raw.c_lflag &= ~(tcflag_t)(ICANON | ECHO);
@@ -310,7 +312,7 @@ static void terminal_leave(void)
     tcsetattr(STDIN_FILENO, TCSANOW, &terminal_before);
 }
 
-// Suspends the command on Ctrl-Z. The shell gets the terminal as it was.
+// Suspends the command on Ctrl-Z. Restores the terminal for the shell first.
 static void terminal_suspend(void)
 {
     suspended = 0;
@@ -353,7 +355,7 @@ static enum status top_print_once(void)
     return status;
 }
 
-// Draws a frame. The last frame stays on the screen, with the reason, while the router does not answer.
+// Draws a frame. While the router does not answer, shows the last frame with the reason.
 static void top_draw(struct reading *now, struct reading *before)
 {
     struct reading next = {0};
@@ -376,7 +378,7 @@ static void top_draw(struct reading *now, struct reading *before)
 static enum status top_run(void)
 {
     struct reading now = {0}, before = {0};
-    TRY(reading_fetch(&now)); // a wrong address or key is an error, not a frame
+    TRY(reading_fetch(&now)); // a wrong address or key is an error before the first frame
     terminal_enter();
     do {
         if (suspended) terminal_suspend();

@@ -35,21 +35,21 @@
 enum { KILL_AFTER_MS = 3000 };
 
 static struct child children[1 + 2 * UP_NODES_MAX]; // the router first
-static int n_children, n_gpus;                      // n_gpus 0: the nodes compute on the CPU
+static int n_children, n_gpus;                      // n_gpus is 0 if the nodes compute on the CPU
 
 static bool demo; // the demo models run
 
-// Copies standard error of the children that run mpirun. With a log file it copies standard error of all processes.
+// Copies the standard error of the children that run mpirun. If there is a log file, copies the standard error of all
+// processes.
 static struct log_relay relay;
 static bool relay_is_open;
 
 // --- the secret of the nodes
 
 static char token_folder[] = "/tmp/forepack-up-XXXXXX";
-static bool has_own_token; // a file in that folder
+static bool has_own_token; // the token is a file in token_folder
 
-// Creates the cluster token. Otherwise any user of this machine could attach their own node, which would receive
-// prompts.
+// Creates the cluster token. Without it, any user of this machine could attach a node and receive prompts.
 static enum status token_create(void)
 {
     uint64_t random[4];
@@ -85,7 +85,7 @@ static void child_set_gpus(const struct child *c)
     free(visible);
 }
 
-// Prepares the environment of its program in the forked child, and returns its command line.
+// Called in the forked child. Sets the environment of the child's program, and returns its command line.
 static char **child_arguments(const struct child *c)
 {
     if (c->ranks > 1) dup2(relay.fd, STDERR_FILENO);
@@ -99,7 +99,7 @@ static void set_mpi_environment(void)
 {
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
-    // "none" is two to three times faster than the default up to 256 KiB, and needs no ptrace permission.
+    // Up to 256 KiB, "none" is two to three times faster than the default. It also needs no ptrace permission.
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     // Ranks that share a core must not spin on it.
     bool crowded = up_ranks() * up_rank_threads() > cpu_limits_threads(1, 1);
@@ -108,7 +108,7 @@ static void set_mpi_environment(void)
 
 // --- watching
 
-// Opens a channel to the port of nodes, which needs neither an API key nor a client's certificate.
+// Opens a channel to the router's port for nodes, where neither an API key nor a client certificate is needed.
 static enum status node_channel_open(struct rpc_channel **channel_p)
 {
     char *secret, *target;
@@ -123,8 +123,7 @@ static enum status node_channel_open(struct rpc_channel **channel_p)
     return status;
 }
 
-// Returns true if the router would serve a request and every node is attached. So the first request has the whole
-// cluster.
+// Returns true if the router would serve a request and every node is attached.
 static bool cluster_is_ready(void)
 {
     struct rpc_channel *channel;
@@ -153,7 +152,7 @@ static void signals_wait(int fd, int timeout_ms, bool *end_p)
     }
 }
 
-// Runs until a signal ends the cluster, or until it cannot continue. Returns the exit code.
+// Runs until a signal ends the cluster, or until the cluster cannot continue. Returns the exit code.
 static int cluster_watch(int fd)
 {
     bool ready = false, end = false;
@@ -172,8 +171,8 @@ static int cluster_watch(int fd)
     return 0;
 }
 
-// Drains the router first: it refuses new requests and finishes the running requests, for which it needs the nodes.
-// Then drains the nodes. A second Ctrl-C, or the end of --drain-ms, kills the children that are left.
+// Drains the router first: it refuses new requests and needs the nodes to finish the running requests. Then drains the
+// nodes. A second Ctrl-C, or the end of --drain-ms, kills the remaining children.
 static void cluster_drain(int fd, bool at_once)
 {
     int64_t kill_us = clock_now_us() + (at_once ? 0 : up_flags.drain_ms * 1000) + KILL_AFTER_MS * 1000;
@@ -229,7 +228,7 @@ static enum status ports_differ(void)
     return STATUS_OK;
 }
 
-// Checks the ports before anything is started, so that one sentence says what is wrong.
+// Checks the ports before anything is started, so that the user gets one clear error message.
 static enum status ports_check(void)
 {
     if (!up_flags.node_port) up_flags.node_port = up_flags.port + 1;
@@ -249,7 +248,7 @@ static enum status models_configure(void)
     if (!up_flags.prefill) up_flags.prefill = mem_string(demo ? "auto" : "off");
     if (!up_flags.main) return status_fail(STATUS_INVALID, "--main: required, because the demo model is not installed");
     if (!up_flags.spec && demo && up_flags.speculators && !up_flags.shape) up_flags.spec = demo_path("speculator");
-    if (!up_flags.spec && up_flags.spec_shape) up_flags.spec = mem_string(up_flags.main); // for its tokenizer
+    if (!up_flags.spec && up_flags.spec_shape) up_flags.spec = mem_string(up_flags.main); // for the tokenizer
     if (up_flags.spec) return STATUS_OK;
     if (options_given(up_options, "speculators") && up_flags.speculators)
         return status_fail(STATUS_INVALID, "--spec: required for --speculators %lld", (long long)up_flags.speculators);
@@ -296,15 +295,15 @@ static enum status configure(void)
     return token_create();
 }
 
-// Adds a signal to the set. A signal that nohup or a shell ignores for this process stays ignored, because a blocked
-// signal would be reported.
+// Adds a signal to the set, unless nohup or a shell made this process ignore it: if blocked, even an ignored signal
+// would be reported.
 static void signals_add(sigset_t *signals, int signal)
 {
     struct sigaction action;
     if (sigaction(signal, NULL, &action) == 0 && action.sa_handler != SIG_IGN) sigaddset(signals, signal);
 }
 
-// Opens a descriptor that reports the signals, which are blocked from now on.
+// Blocks the signals and opens a descriptor that reports them.
 static int signals_open(void)
 {
     sigset_t signals;
@@ -317,7 +316,7 @@ static int signals_open(void)
     return signalfd(-1, &signals, SFD_NONBLOCK | SFD_CLOEXEC);
 }
 
-// On a terminal, the log goes to a file. Returns the descriptor, -1 if the log goes to standard error.
+// Opens the log file if standard error is a terminal. Returns its descriptor, or -1 if the log goes to standard error.
 static int log_file_open(void)
 {
     int fd;
@@ -348,7 +347,7 @@ static enum status relay_open(void)
 static int cluster_run(void)
 {
     int fd = signals_open();
-    // The nodes start before rpc_init(), because a fork must not copy the threads of gRPC.
+    // Start the nodes before rpc_init(): after it, gRPC has threads, which make a fork unsafe.
     children_start_due(children, n_children, child_arguments);
     rpc_init();
     int code = cluster_watch(fd);

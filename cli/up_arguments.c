@@ -70,7 +70,7 @@ const struct option up_options[] = {
     {.name = "port", .type = OPTION_INT, .value = &up_flags.port, .default_text = "50051", .min = 1, .max = 65535,
      .help = "gRPC port of the router"},
     {.name = "http-port", .type = OPTION_INT, .value = &up_flags.http_port, .default_text = "8000", .min = -1, .max = 65535,
-     .help = "port of the router's HTTP API; 0 takes a free port, which the log names; -1: no HTTP API"},
+     .help = "port of the router's HTTP API; 0: a free port, which the log names; -1: no HTTP API"},
     {.name = "node-port", .type = OPTION_INT, .value = &up_flags.node_port, .default_text = "0", .max = 65535,
      .help = "port on loopback at which the nodes attach to the router; 0: the one after --port"},
     {.name = "api-keys", .type = OPTION_STRING, .value = &up_flags.api_keys, .placeholder = "FILE",
@@ -97,21 +97,22 @@ const struct option up_options[] = {
              "neither a quality nor a keep rate; without a calibration of the speculator (forepack calibrate) every token "
              "is kept"},
     {.name = "keep-rate", .type = OPTION_REAL, .value = &up_flags.keep_rate, .min = 1e-6, .max = 1,
-     .help = "fixed share of the prompt's tokens to keep when a request gives neither, instead of --quality"},
+     .help = "fixed keep rate, used instead of --quality, for requests that give neither a quality nor a keep rate"},
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &up_flags.speculate_min_tokens, .default_text = "512", .max = 1e9,
      .unit = "tokens", .help = "minimum prompt length for speculation with --prefill auto"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &up_flags.score_timeout_ms, .default_text = "10000", .min = 1,
-     .max = 3600000, .unit = "ms", .help = "maximum time for a prompt to wait for a speculator, and for a score beyond "
-                                           "four times its expected time; after it the whole prompt is prefilled"},
+     .max = 3600000, .unit = "ms", .help = "longest wait of a prompt for a speculator; the score may then take this "
+                                           "long plus four times its expected time; after either time, the prompt "
+                                           "is prefilled whole"},
     {.name = "drain-ms", .type = OPTION_INT, .value = &up_flags.drain_ms, .default_text = "30000", .max = 3600000,
      .unit = "ms", .help = "maximum time for running requests to end after Ctrl-C; a second Ctrl-C ends them at once"},
     {.name = "-Further options"},
     {.name = "router-option", .type = OPTION_LIST, .value = &up_flags.router_options, .placeholder = "NAME=VALUE",
-     .help = "sets any other option of forepack-router, such as max-wait-ms=100"},
+     .help = "set any other option of forepack-router, such as max-wait-ms=100"},
     {.name = "worker-option", .type = OPTION_LIST, .value = &up_flags.worker_options, .placeholder = "NAME=VALUE",
-     .help = "sets any other option of forepack-worker"},
+     .help = "set any other option of forepack-worker"},
     {.name = "speculator-option", .type = OPTION_LIST, .value = &up_flags.speculator_options, .placeholder = "NAME=VALUE",
-     .help = "sets any other option of forepack-speculator"},
+     .help = "set any other option of forepack-speculator"},
     {.name = "-Logging"},
     {.name = "verbose", .type = OPTION_BOOL, .value = &up_flags.verbose,
      .help = "in a terminal, show the log instead of writing it to a file"},
@@ -120,7 +121,7 @@ const struct option up_options[] = {
 };
 // clang-format on
 
-// Options that are passed on to the programs under the same name.
+// Options that are passed to the programs under the same name.
 static const char *const of_router[] = {"served-model-name",
                                         "shape",
                                         "chat-template",
@@ -148,11 +149,11 @@ static const char *const of_nodes[] = {
 static const char *const of_workers[] = {"kv-cache-dtype", "kv-blocks", "itl-target-ms", NULL};
 
 struct arguments {
-    char **items; // [n], then NULL
+    char **items; // [n] followed by NULL
     int n;
 };
 
-// Adds `text`, which is on the heap and belongs to the arguments from now on.
+// Adds `text` and takes ownership of it.
 static void argument_add_owned(struct arguments *a, char *text)
 {
     a->items = mem_resize(a->items, (size_t)a->n + 2, sizeof *a->items);
@@ -212,7 +213,8 @@ int up_ranks(void)
     return (int)(up_flags.workers * up_flags.tp + up_flags.speculators * up_flags.spec_tp);
 }
 
-// Returns a share of the cores for each rank of the larger pool, because the two pools seldom compute at the same time.
+// Returns --threads or, if that is 0, the cores divided by the ranks of the larger pool, because the two pools seldom
+// compute at the same time.
 int64_t up_rank_threads(void)
 {
     if (up_flags.threads) return up_flags.threads;
@@ -249,7 +251,7 @@ char **up_node_arguments(const struct child *c)
         argument_add(a, "mpirun");
         argument_add_number(a, "-n", c->ranks);
         argument_add(a, "--oversubscribe");
-        argument_add_text(a, "--bind-to", "none"); // the default binds all compute threads of a rank to one core
+        argument_add_text(a, "--bind-to", "none"); // mpirun's default binds all compute threads of a rank to one core
     }
     argument_add_owned(a, companion_path(worker ? "forepack-worker" : "forepack-speculator"));
     argument_add_text(a, "--model", worker ? up_flags.main : up_flags.spec);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of `forepack up`, and the command lines of the router and the nodes that follow from them.
+// The options of `forepack up`, and the command lines of the router and the nodes that result from these options.
 #pragma once
 
 #include "cli/children.h"
@@ -26,9 +26,9 @@ extern const struct option up_options[]; // the options fill up_flags
 
 int up_ranks(void);            // ranks of all nodes
 int64_t up_rank_threads(void); // compute threads of a rank
-char *up_node_address(void);   // address where the nodes attach; free() it
+char *up_node_address(void);   // address where the nodes attach; the caller frees it
 
-// Return the command line of a child: the program first, NULL last. The strings are on the heap; a forked child keeps
-// them until its exec.
+// Return the command line of a child: the program first, NULL last. Call them in the forked child: the strings are on
+// the heap, and the exec frees them.
 char **up_router_arguments(void);
 char **up_node_arguments(const struct child *c);

@@ -81,7 +81,7 @@ static void print_http(void)
         printf("  OpenAI API  on a free port, which the log names (router_listening)\n");
 }
 
-// Prints a word of a command so that a shell reads it as it is.
+// Prints a word of a command, quoted for a shell if necessary.
 static void print_word(const char *word)
 {
     bool plain = word[strspn(word, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-+:,@%")] == 0;
@@ -95,7 +95,7 @@ static void print_word(const char *word)
     putchar('\'');
 }
 
-// Options that a client needs to reach this cluster.
+// Prints the options that a client needs to reach this cluster.
 static void print_client_options(void)
 {
     if (strcmp(up_flags.host, "127.0.0.1") != 0 || up_flags.port != 50051)

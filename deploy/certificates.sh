@@ -3,8 +3,8 @@
 # Makes certificates for a cluster, signed by their own authority. Needs openssl.
 # Usage: deploy/certificates.sh [--days N] DIR NAME[=HOST,...]...
 #   DIR      DIR/ca.pem and DIR/ca.key, the authority, are made unless they exist
-#   NAME     DIR/NAME.pem and DIR/NAME.key: the certificate of a program or person and its private key. Existing ones
-#            are replaced; a running router takes the new files for new connections
+#   NAME     DIR/NAME.pem and DIR/NAME.key: the certificate of a program or person and its private key. Existing files
+#            are replaced; a running router uses the new files for new connections
 #   HOST     host name or address at which clients reach the program, for programs that listen
 #   --days   validity of the new certificates, default 90; the authority is valid for ten years
 # Example: deploy/certificates.sh nodes router=router.example.org,10.0.0.5 node

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See batch_builder.h.
 #include "engine/batch_builder.h"
 
 #include <stdlib.h>
@@ -90,7 +89,7 @@ static void wanted_row_add(struct batch_builder *b, struct wanted_row wanted)
 
 void batch_builder_want_logits(struct batch_builder *b, int row)
 {
-    wanted_row_add(b, (struct wanted_row){row, false, batch_greedy()}); // the sampled token is ignored
+    wanted_row_add(b, (struct wanted_row){row, false, batch_greedy()}); // sampling parameters are not used for logits
 }
 
 void batch_builder_want_token(struct batch_builder *b, int row, const struct row_sampling *sampling)

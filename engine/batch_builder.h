@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Builds the ragged batch of one pass (kernels/ragged.h), sequence by sequence, in arrays allocated once. Used by one
-// thread. Allocates nothing after batch_builder_init(). Exceeding a limit is a bug (INVARIANT).
+// thread. Allocates nothing after batch_builder_init(). Exceeding a limit is a bug, and INVARIANT ends the process.
 //
 //     batch_builder_reset(&b);
 //     batch_builder_add_sequence(&b, blocks, n_blocks, n_cached);
@@ -18,7 +18,7 @@ struct batch_limits {
     int importance_rows; // rows with importance; 0 if importance is never wanted
 };
 
-// Result that the pass returns for a row: a token that the backend samples, or logits that the caller reads.
+// The result that the pass returns for a row: a token that the backend samples, or logits that the caller reads.
 struct wanted_row {
     int32_t row;
     bool sampled;
@@ -41,7 +41,7 @@ void batch_builder_fini(struct batch_builder *b);
 
 void batch_builder_reset(struct batch_builder *b);
 
-// Begins a sequence with `n_cached` KV entries. Its blocks must also have room for the rows to be added.
+// Begins a sequence with `n_cached` KV entries. `blocks` must also have room for the rows that will be added.
 void batch_builder_add_sequence(struct batch_builder *b, const int32_t *blocks, int n_blocks, int n_cached);
 void batch_builder_add_row(struct batch_builder *b, int32_t token, int32_t position);
 

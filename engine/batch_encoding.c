@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// See batch_encoding.h.
 #include "engine/batch_encoding.h"
 
 #include <string.h>
 
-enum { COUNTS = 8, SAMPLING_INTS = sizeof(struct row_sampling) / sizeof(int32_t) };
+enum { COUNTS = 10, SAMPLING_INTS = sizeof(struct row_sampling) / sizeof(int32_t) };
 
-// Returns the number of KV blocks that the pass uses of sequence s.
+// Returns the number of KV blocks of sequence s that the pass uses.
 static size_t blocks_used(const struct ragged_batch *b, int s)
 {
     size_t entries = (size_t)b->kv_len[s] + (size_t)(b->row_start[s + 1] - b->row_start[s]);
@@ -33,7 +32,7 @@ size_t batch_encoded_ints(const struct ragged_batch *b)
     return encoded_ints(b, all_blocks_used(b));
 }
 
-// Assumes that every row has logits, sampling parameters and importance.
+// Assumes the worst case: every row has logits, sampling parameters and importance.
 size_t batch_encoded_ints_max(int n_rows, int n_seqs, int seq_blocks)
 {
     size_t rows = (size_t)n_rows, seqs = (size_t)n_seqs;
@@ -49,15 +48,16 @@ static int32_t *ints_append(int32_t *to, const int32_t *from, size_t n)
 void batch_encode(const struct ragged_batch *b, int32_t *w)
 {
     size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
-    int sampling = b->sampling ? 1 + b->n_unread_rows : 0;
     int32_t counts[COUNTS] = {b->n_rows,
                               b->n_seqs,
                               b->max_blocks,
                               b->n_logit_rows,
                               b->n_importance_rows,
                               b->smoothing_window,
-                              sampling,
-                              (int32_t)all_blocks_used(b)};
+                              b->sampling != NULL,
+                              b->n_unread_rows,
+                              (int32_t)all_blocks_used(b),
+                              b->skipped_layers};
     w = ints_append(w, counts, COUNTS);
     if (b->sampling)
         w = ints_append(w, (const int32_t *)(const void *)b->sampling, SAMPLING_INTS * (size_t)b->n_logit_rows);
@@ -76,11 +76,11 @@ static bool counts_are_valid(const int32_t *w)
 {
     for (int i = 0; i < COUNTS; i++)
         if (w[i] < 0) return false;
-    return w[6] <= 1 + (int64_t)w[3];
+    return w[6] <= 1 && w[7] <= w[3];
 }
 
-// Pads the `n` blocks at `from` to table rows of max_blocks. Returns false if `n` is not the number of blocks that the
-// sequences use.
+// Copies the blocks `from` [n] into table rows of max_blocks blocks, with padding. Returns false if `n` is not the
+// number of blocks that the sequences use.
 static bool table_pad(const struct ragged_batch *b, const int32_t *from, size_t n, int32_t *table, size_t table_ints)
 {
     size_t width = (size_t)b->max_blocks;
@@ -107,11 +107,12 @@ enum status batch_decode(const int32_t *w, size_t n_ints, int32_t *block_table, 
                                .n_importance_rows = w[4]};
     b->smoothing_window = w[5];
     if (w[6]) b->sampling = (const void *)(w + COUNTS);
-    if (w[6]) b->n_unread_rows = w[6] - 1;
-    if (encoded_ints(b, (size_t)w[7]) != n_ints) {
+    b->n_unread_rows = w[7];
+    b->skipped_layers = w[9];
+    if (encoded_ints(b, (size_t)w[8]) != n_ints) {
         return status_fail(STATUS_INTERNAL, "encoded batch of %zu integers: its counts do not match", n_ints);
     }
-    size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs, blocks = (size_t)w[7];
+    size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs, blocks = (size_t)w[8];
     b->token = w + COUNTS + (b->sampling ? SAMPLING_INTS * b->n_logit_rows : 0);
     b->position = b->token + rows;
     b->row_start = b->position + rows;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See block_manager.h. A block without references is either blank (on a stack) or published (in a list that begins with
+// A block without references is either blank (on a stack) or published (in a list that begins with
 // the block released longest ago). The hash table has all published blocks, with or without references.
 #include "engine/block_manager.h"
 
@@ -23,13 +23,14 @@ struct kv_block {
 struct block_manager {
     int n_blocks;
     int n_blank, n_published_free;
-    int32_t *blank_blocks; // [n_blocks] a stack: the block released last has the warmest memory and is allocated first
+    // [n_blocks] a stack: the block released last is allocated first, because its memory is most likely in CPU caches
+    int32_t *blank_blocks;
     struct kv_block *blocks;
     int32_t oldest, youngest;
     kv_chain last_chain;
     int32_t *buckets; // [n_buckets] n_buckets is a power of two
     uint32_t n_buckets;
-    struct hash_key hash_key; // random, so that no client can aim many blocks at one bucket
+    struct hash_key hash_key; // random, so that no client can put many blocks into one bucket
 };
 
 struct block_manager *block_manager_create(int n_blocks)

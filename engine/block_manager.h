@@ -6,16 +6,16 @@
 // One sequence allocates a block and several may reference it. Each reference is released once.
 //
 // Prefix cache: a full block can be published under a key. The key has the tokens of the block, their positions, the
-// published block before it, and a salt. KV entries depend only on the rows up to them, so equal keys mean equal bits:
-// a sequence with the same rows references the block instead of computing it. Positions are part of the key because K
-// is stored after RoPE. A pruned prompt therefore shares blocks only with prompts that kept the same tokens at the same
-// positions. Tokens and positions are compared whole, and their hash only chooses a bucket. A cache that trusted hashes
-// would give one client another client's text after a collision. The salt separates tenants: no tenant can find out
-// from cache hits how the prompts of another tenant begin.
+// previous published block, and a salt. A KV entry depends only on its row and the earlier rows, so equal keys mean
+// equal bits. A sequence with the same rows references the block instead of computing it. Positions are part of the key
+// because K is stored after RoPE. A pruned prompt therefore shares blocks only with prompts that kept the same tokens
+// at the same positions. All tokens and positions are compared; their hash only selects a bucket. A cache that trusted
+// hashes would give one client another client's text after a collision. The salt separates tenants, so that cache hits
+// do not show a tenant how the prompts of another tenant begin.
 //
-// A published block without references counts as free and can be found until its memory is needed. The block released
-// longest ago is evicted first. The last block of a sequence is evicted before its first block, so the remaining blocks
-// always form a chain from the start of the sequence.
+// A published block without references counts as free, and look-ups find it until its memory is needed. The least
+// recently released block is evicted first. The last block of a sequence is evicted before its first block, so the
+// remaining blocks always form a chain from the start of the sequence.
 #pragma once
 
 #include <stdbool.h>
@@ -31,7 +31,7 @@ void block_manager_free(struct block_manager *manager); // asserts that no block
 int block_manager_size(const struct block_manager *manager);
 int block_manager_n_free(const struct block_manager *manager); // number of blocks without references
 
-// Allocates `n` blocks, each with one reference. Returns false, with nothing allocated, if fewer are free.
+// Allocates `n` blocks, each with one reference. Returns false, with nothing allocated, if fewer blocks are free.
 bool block_manager_allocate(struct block_manager *manager, int n, int32_t *blocks);
 void block_manager_release(struct block_manager *manager, const int32_t *blocks,
                            int n); // asserts that they are referenced
@@ -39,12 +39,12 @@ int block_manager_refs(const struct block_manager *manager, int32_t block);
 
 // ---- the prefix cache
 
-// Identifies a published block together with all published blocks before it. 0 means no block. A number is never reused
-// for other content.
+// Identifies a published block together with all its preceding blocks. 0 means no block. A number is never reused for
+// other content.
 typedef uint64_t kv_chain;
 
 struct kv_key {
-    kv_chain before; // the published block before this one; 0: none
+    kv_chain before; // the previous published block; 0: this is the first block
     uint64_t salt;
     int32_t token[KV_BLOCK_TOKENS], position[KV_BLOCK_TOKENS];
 };

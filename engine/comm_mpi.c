@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See comm_mpi.h. Uses a duplicate of MPI_COMM_WORLD, which keeps these messages apart from all other messages.
+// Uses a duplicate of MPI_COMM_WORLD, so that these messages cannot mix with other messages.
 #include "engine/comm_mpi.h"
 
 #include <limits.h>
@@ -38,8 +38,8 @@ static enum status mpi_check(const char *call, int code)
     return status_fail(STATUS_UNAVAILABLE, "%s: %s", call, text);
 }
 
-// Calls an MPI function. If it fails, the calling function returns a status with MPI's text. MPI may allocate, even in
-// the token loop.
+// Calls an MPI function. If it fails, the enclosing function returns a status with MPI's text. MPI may allocate memory,
+// even in the token loop.
 #define TRY_MPI(name, ...)                                                                                             \
     do {                                                                                                               \
         int suspended = no_alloc_suspend();                                                                            \
@@ -48,7 +48,7 @@ static enum status mpi_check(const char *call, int code)
         TRY(mpi_status);                                                                                               \
     } while (0)
 
-// Like TRY_MPI, for a function that waits for other ranks.
+// Like TRY_MPI, but for a function that waits for other ranks.
 #define WAIT_MPI(m, name, ...)                                                                                         \
     do {                                                                                                               \
         (m)->base.waits = true;                                                                                        \
@@ -127,7 +127,8 @@ static enum status mpi_sum_whole(struct mpi_comm *m, float *data, int count)
     return STATUS_OK;
 }
 
-// Rank r sums slice r of all ranks, then every rank gathers the sums. Each value is sent twice instead of `size` times.
+// Rank r sums slice r of all ranks, then every rank gathers the sums. So each value is sent twice instead of `size`
+// times.
 static enum status mpi_sum_slices(struct mpi_comm *m, float *data, int count)
 {
     int size = m->base.size;
@@ -161,7 +162,7 @@ static enum status mpi_sum_piece(struct mpi_comm *m, float *data, int count)
     return m->bf16 ? mpi_sum_whole_bf16(m, data, count) : mpi_sum_whole(m, data, count);
 }
 
-// Sums in pieces: a piece fits the largest count of MPI and bounds the scratch memory.
+// Sums in pieces, so that a piece fits MPI's largest count and the scratch memory is bounded.
 static enum status mpi_all_reduce_sum(struct comm *c, float *data, size_t count)
 {
     if (c->size == 1) return STATUS_OK;
@@ -182,7 +183,7 @@ static enum status mpi_gather(struct comm *c, const float *data, size_t count, f
 {
     enum status status = mpi_check_count(count * (size_t)c->size);
     if (status != STATUS_OK || count == 0) return status;
-    bool in_place = c->rank == 0 && data == out; // MPI requires overlap to be declared
+    bool in_place = c->rank == 0 && data == out; // MPI requires that overlapping buffers are declared
     WAIT_MPI(mpi_comm_of(c), MPI_Gather, in_place ? MPI_IN_PLACE : data, (int)count, MPI_FLOAT, out, (int)count,
              MPI_FLOAT, 0, mpi_comm_of(c)->world);
     return STATUS_OK;
@@ -200,8 +201,8 @@ static enum status mpi_broadcast(struct comm *c, void *bytes, size_t size_bytes)
 }
 
 // Reserves scratch for sums of `count` floats. With two ranks, or few floats, the scratch receives the whole buffer of
-// every rank. Otherwise it receives one slice of every rank, which is one buffer in total. With bf16 the scratch also
-// holds this rank's rounded values, but each value takes half the bytes.
+// every rank. Otherwise it receives one slice of every rank, which is one buffer in total. With bf16, the scratch also
+// contains this rank's rounded values, but each value takes half the bytes.
 static void mpi_reserve(struct comm *c, size_t count)
 {
     size_t piece = count < SUM_PIECE_MAX ? count : SUM_PIECE_MAX;

@@ -1,11 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// See comm_shm.h. Every collective is a sequence of steps. In step n a rank:
+// Every collective is a sequence of steps. In step n a rank:
 //   1. writes its data of the step, if any, to piece n % 2 of its lane,
 //   2. sets `posted` to n,
 //   3. reads the data that other ranks posted for step n, if it needs them.
-// So posted == n means that the data of step n is complete and that the rank has finished reading step n - 1. The piece
-// of step n was last used in step n - 2. It may be overwritten once all other ranks have posted n - 1, so every step
-// first waits for these posts. After a reduction all ranks have posted already, so no step needs a second barrier.
+// So posted == n means that the rank's data of step n is complete and that the rank has finished reading step n - 1.
+// The piece of step n was last used in step n - 2. It may be overwritten when all other ranks have posted n - 1, so
+// every step first waits for these posts. After a reduction all ranks have posted already, so no step needs a second
+// barrier.
 #include "engine/comm_shm.h"
 
 #include <errno.h>
@@ -28,20 +29,21 @@
 #include "lib/base/mem.h"
 
 enum {
-    PIECE_FLOATS = 1 << 16, // both pieces of a lane stay in a core's cache while they are written and read
+    PIECE_FLOATS = 1 << 16, // so small that both pieces of a lane stay in a core's cache
     BLOCK_FLOATS = 1 << 10,
-    // Up to this many floats, every rank reduces the whole piece in one step. Beyond it, each rank reduces one slice,
-    // in two steps.
+    // Up to this many floats, every rank reduces the whole piece in one step. For more floats, each rank reduces one
+    // slice, in two steps.
     WHOLE_FLOATS = 1 << 11,
-    // Spin first: ranks doing equal work arrive within tens of microseconds of each other, and waking up on a busy
-    // machine can take a whole time slice. Measured: 20 costs a third of a small decode step, 100 to 300 perform alike.
+    // Ranks spin before they sleep: with equal work they arrive within tens of microseconds of each other, and waking
+    // up on a busy machine can take a whole time slice. Measured: 20 costs a third of a small decode step; 100 to 300
+    // perform alike.
     SPIN_US = 200,
 };
 
 struct lane {
     _Alignas(64) atomic_uint posted; // last step posted, modulo 2^32; a futex
     atomic_uint sleepers;            // number of ranks that sleep, or are about to sleep, until `posted` changes
-    atomic_int core;                 // core of the rank when it posted. Only a hint, so relaxed is enough
+    atomic_int core;                 // core on which the rank posted. Relaxed is enough, because this is only a hint
     size_t size_bytes[2]; // [n % 2] size of the collective of step n. `posted` orders accesses, as for `piece`
     _Alignas(4096) float piece[2][PIECE_FLOATS];
 };
@@ -134,8 +136,8 @@ static void step_post(struct shm_comm *m)
     if (atomic_load(&mine->sleepers)) lane_futex(mine, FUTEX_WAKE, INT_MAX);
 }
 
-// Finds the data that rank r posted for the current step. Fails if the ranks call different collectives, which is a bug
-// of the caller.
+// Waits for the data of rank r for the current step. Fails if the ranks call different collectives, which is a bug of
+// the caller.
 static enum status step_read(struct shm_comm *m, int r, size_t size_bytes, const float **piece_p)
 {
     struct lane *lane = &m->lanes[r];
@@ -165,8 +167,8 @@ static void fold_max(float *restrict max, const float *restrict part, size_t cou
         max[i] = part[i] > max[i] ? part[i] : max[i];
 }
 
-// Computes out = parts[0] + parts[1] + ... in this order. `out` may be one of the parts. Blocks stay in the nearest
-// cache.
+// Computes out = parts[0] + parts[1] + ... in this order, in blocks that stay in the nearest cache. `out` may be one of
+// the parts.
 static void fold_parts(float *out, const float *const *parts, int n_parts, size_t count, fold_fn *fold)
 {
     float block[BLOCK_FLOATS];
@@ -313,7 +315,7 @@ static enum status shm_agree(struct comm *over, enum status mine)
     return worst == 0 ? STATUS_OK : status_fail((enum status)(int)worst, "%s", "");
 }
 
-// Opens the segment by name and allocates the pages of this rank's lane. The pages lie on this rank's memory node, and
+// Opens the segment by name and allocates the pages of this rank's lane. So the pages are on this rank's NUMA node, and
 // a full /dev/shm is an error now instead of a bus error later.
 static enum status shm_map_lanes(const char *name, int rank, int size, struct lane **lanes_p)
 {
@@ -359,7 +361,7 @@ enum status comm_open_shm(struct comm *over, struct comm **comm_p)
     if (status == STATUS_OK) status = sent;
     if (status == STATUS_OK && name[0]) status = shm_map_lanes(name, over->rank, over->size, &lanes);
     enum status all = shm_agree(over, status); // from here on every rank that can map the segment has mapped it
-    if (created) shm_unlink(name);             // the memory stays mapped until the last rank ends, and no file remains
+    if (created) shm_unlink(name);             // the memory stays mapped until the last rank ends, and no file is left
     if (all != STATUS_OK) {
         if (lanes) munmap(lanes, (size_t)over->size * sizeof *lanes);
         return all;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See engine.h.
 #include "engine/engine.h"
 
 #include <inttypes.h>
@@ -63,8 +62,8 @@ static void engine_apply_timeout(struct engine *e, int timeout_ms)
     watchdog_set_timeout(e->watchdog, timeout_of_rank(e, timeout_ms));
 }
 
-// Tells the watchdog and the roll call that this rank's work with the other ranks has ended. Called on the working
-// thread.
+// Tells the watchdog and the roll call that this rank's current work with the other ranks has ended. Called on the
+// working thread.
 static void group_work_end(struct engine *e)
 {
     watchdog_leave(e->watchdog);
@@ -106,7 +105,7 @@ static void follower_lost(void *arg, int rank, const char *sentence)
     _exit(1);
 }
 
-// Adds the missing ranks to status_message() if this rank gave up waiting for other ranks.
+// If this rank gave up waiting for other ranks, adds the names of these ranks to status_message().
 static enum status name_missing(struct engine *e, enum status status, enum roll_call_result *result_p)
 {
     *result_p = ROLL_CALL_COMPLETE;
@@ -126,9 +125,9 @@ static enum status pass_failed(struct engine *e, enum status status)
 
 // ---- opening ----
 
-// Traits that must be equal on all ranks. Each host has its own copies of program, model and --config file, and
-// resolves `auto` options by itself. Ranks that differ would answer wrongly, hang, or end without naming the cause.
-// Report the first difference: it causes later ones.
+// Properties that must be equal on all ranks. Each host has its own copies of program, model and --config file, and
+// resolves `auto` options by itself. Ranks that differ would compute wrong answers, hang, or end without naming the
+// cause. Only the first difference is reported, because it usually causes the later ones.
 enum {
     TRAIT_VERSION,
     TRAIT_MODEL,
@@ -196,8 +195,8 @@ static _Noreturn void rank_abort(struct engine *e)
     group_abort(e->comm, 1);
 }
 
-// Returns the status that all ranks agree on. Ends the process if a rank is missing: without that rank the other ranks
-// cannot agree.
+// Returns the status on which all ranks agree. Ends the process if a rank is missing, because the other ranks cannot
+// agree without it.
 static enum status ranks_agree(struct engine *e, enum status mine)
 {
     if (!e->wakeup) return mine;
@@ -211,8 +210,8 @@ static enum status ranks_agree(struct engine *e, enum status mine)
     return status;
 }
 
-// Opens the model in stages. Every rank completes or fails a stage before the next stage uses collectives: a rank that
-// fails alone would leave the other ranks waiting for it.
+// Opens the model in stages. After each stage, all ranks agree on its status before the next stage uses collectives.
+// Otherwise the other ranks would wait for a rank that failed alone.
 static enum status open_model(struct engine *e, struct model_options *options)
 {
     if (e->wakeup) TRY(ranks_agree(e, gpu_place_agree(e->comm, options->backend, &options->gpu)));
@@ -243,7 +242,7 @@ static enum status open_watched(struct engine *e, struct model_options *options)
 
 static void engine_free(struct engine *e)
 {
-    if (e->watchdog) watchdog_enter_close(e->watchdog, CLOSE_TIMEOUT_MS); // freeing device memory may hang
+    if (e->watchdog) watchdog_enter_close(e->watchdog, CLOSE_TIMEOUT_MS); // freeing the device's memory may hang
     if (e->model) model_close(e->model);
     if (e->watchdog) watchdog_stop(e->watchdog);
     if (e->roll_call) roll_call_close(e->roll_call);
@@ -420,7 +419,8 @@ enum status engine_follow(struct engine *e)
 {
     for (;;) {
         struct wakeup_message message;
-        watchdog_enter_open_ended(e->watchdog); // a leader that hangs between two passes sends no wake-ups any more
+        // needed because a leader that hangs between two passes sends no more wake-ups
+        watchdog_enter_open_ended(e->watchdog);
         enum status status = wakeup_wait(e->wakeup, &message);
         watchdog_leave(e->watchdog);
         if (status != STATUS_OK) return status;
@@ -434,7 +434,7 @@ enum status engine_follow(struct engine *e)
 void engine_close(struct engine *e)
 {
     if (e->wakeup && e->comm->rank == 0) {
-        roll_call_on_loss(e->roll_call, NULL, NULL); // from here on followers end as planned
+        roll_call_on_loss(e->roll_call, NULL, NULL); // from here on, followers end as planned
         wakeup_send(e->wakeup, (struct wakeup_message){.kind = WAKEUP_CLOSE});
     }
     engine_free(e);

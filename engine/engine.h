@@ -4,9 +4,9 @@
 // engine.
 //
 // A pass is one broadcast of the encoded batch (batch_encoding.h) and one model_forward() on every rank. Waiting inside
-// MPI burns a core, so between passes a follower blocks on a socket (wakeup.h), on which the leader announces every
-// pass. End of file on the socket means that the leader is gone. If a follower dies, at any time, the leader logs it
-// and ends its own process with exit code 1.
+// MPI keeps a core busy, so between passes a follower blocks on a socket (wakeup.h). The leader announces every pass on
+// this socket. End of file on the socket means that the leader is gone. If a follower dies at any time, the leader logs
+// the loss and ends its own process with exit code 1.
 //
 // One thread per process makes all calls (MPI_THREAD_FUNNELED).
 #pragma once
@@ -18,27 +18,27 @@
 struct engine;
 
 // Opens the model on every rank; called by all ranks with the same options. If one rank fails, all ranks fail with its
-// status. Only the lowest rank that failed has a message in status_message(), so that a mistake of all ranks is
-// reported once. In a group of several ranks the message names that rank and its host. INVALID also means that a rank
-// differs from the leader in its model, backend, numeric types or version. If `threads` is 0, this rank uses its part
-// of the host's cores.
+// status. Only the lowest failed rank has a message in status_message(), so that an error on all ranks is reported
+// once. In a group of several ranks the message names that rank and its host. Returns INVALID also if a rank differs
+// from the leader in its model, backend, numeric types or version. If `threads` is 0, this rank uses its part of the
+// host's cores.
 enum status engine_open(const struct model_options *options, struct comm *comm, struct engine **engine_p);
 struct model *engine_model(const struct engine *e);
 
-// Leader: sets the longest time that a pass may go without progress, for a group of any size. A cut link does not fail,
-// it hangs. Progress is a completed stage, half a layer, so a long pass on a slow machine goes on. After timeout_ms the
-// leader logs the missing rank (roll_call.h) and ends its process with exit code 1, which makes mpirun end the group.
-// watchdog.h says how exact the time is. If the leader itself hangs, the followers end later: after timeout_ms plus a
-// grace time, which is timeout_ms again, but at least two and at most ten seconds. A rank that waits for its GPU gives
-// up after five sixths of the time. A GPU has to complete a pass by then. Between passes, a rank that does not answer
-// roll calls ends the group too. The default is ENGINE_STEP_TIMEOUT_S; 0 means no limit.
+// Leader: sets the longest time of a pass without progress, for a group of any size. It is needed because a cut link
+// does not fail: it hangs. Progress is a completed stage (half a layer), so a long pass on a slow machine is not ended.
+// After timeout_ms the leader logs the missing rank (roll_call.h) and ends its process with exit code 1. mpirun then
+// ends the group. watchdog.h states the precision of the time limit. If the leader itself hangs, the followers end
+// later: after timeout_ms plus roll_call_timeout_for(timeout_ms). A rank that waits for its GPU gives up after five
+// sixths of timeout_ms, so a GPU must complete a pass in this time. Between passes, a rank that does not answer roll
+// calls ends the group too. The default is ENGINE_STEP_TIMEOUT_S; 0 means no limit.
 #define ENGINE_STEP_TIMEOUT_S "60"
 void engine_set_step_timeout(struct engine *e, int timeout_ms);
 
 // Any thread: returns a number that grows with every stage of a pass that this rank completes.
 uint64_t engine_progress(const struct engine *e);
 
-// Watches the GPU of this rank from now on (kernels/gpu_monitor.h). Called once by all ranks, before a thread reads
+// Watches the GPU of this rank from now on (kernels/gpu_monitor.h). Called once by all ranks, before any thread reads
 // reports. No effect on a rank without a GPU.
 void engine_watch_gpu(struct engine *e, const struct gpu_limits *limits);
 
@@ -47,26 +47,26 @@ void engine_watch_gpu(struct engine *e, const struct gpu_limits *limits);
 // wait.
 void engine_read_gpus(struct engine *e, struct gpu_report *reports);
 
-// Leader: writes a sentence that names the first rank whose GPU is in trouble, its host and the cause. Returns false if
-// no GPU is in trouble.
+// Leader: writes a sentence with the first rank whose GPU is in trouble, the rank's host and the cause. Returns false
+// if no GPU is in trouble.
 enum { ENGINE_TROUBLE_MAX = 384 };
 bool engine_gpu_trouble(const struct engine *e, const struct gpu_report *reports, char sentence[ENGINE_TROUBLE_MAX]);
 
-// Leader: proves that all ranks reach each other, by a sum over all ranks. The sum has to end within ten seconds, or
-// within the step timeout if that is shorter. Otherwise the watchdog ends the process. Proves nothing for one rank. A
-// failure leaves the group unusable.
+// Leader: checks that all ranks reach each other, by a sum over all ranks. The sum must end within ten seconds, or
+// within the step timeout if that is shorter. Otherwise the watchdog ends the process. A group of one rank needs no
+// check, and nothing is done. A failure leaves the group unusable.
 enum status engine_check(struct engine *e);
 
 // Leader: runs one pass over the batch on all ranks. A failed pass leaves the group unusable, see group_abort().
 enum status engine_forward(struct engine *e, const struct ragged_batch *batch, struct forward_result *result);
 
-// Leader: begin and end the work on the host with the logits of a pass, such as sampling and token masks. The work has
-// to end within the step timeout; otherwise the watchdog ends the process.
+// Leader: begin and end the work on the host with the logits of a pass, such as sampling and token masks. The work must
+// end within the step timeout, otherwise the watchdog ends the process.
 void engine_sampling_begin(struct engine *e);
 void engine_sampling_end(struct engine *e);
 
 // Follower: runs the leader's passes until the leader closes (STATUS_OK) or dies (STATUS_UNAVAILABLE). Any other status
-// is a failure of this rank, which status_message() describes: the program logs it and calls group_abort().
+// is a failure of this rank, with a status_message(). The program then logs the failure and calls group_abort().
 enum status engine_follow(struct engine *e);
 
 // Frees the engine and the model of this rank; called by all ranks. The leader first releases the followers from

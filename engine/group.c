@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See group.h.
 #include "engine/group.h"
 
 #include <pthread.h>
@@ -42,11 +41,11 @@ int group_threads(int requested)
 // Sets defaults of Open MPI that the environment does not set.
 static void set_mpi_defaults(void)
 {
-    // Two copies through shared memory are 2-3 times faster than one copy by the kernel up to 256 KB, the sizes of our
-    // messages. The kernel's copy also needs ptrace rights that containers withhold.
+    // For messages of up to 256 KB, which is all of ours, two copies through shared memory are 2-3 times faster than
+    // one copy by the kernel. The kernel's copy also needs ptrace rights, which containers do not grant.
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
-    // Ranks that spin on a shared core cost each other whole time slices. If every rank has a core, yielding only adds
-    // jitter.
+    // Ranks that spin on a shared core take whole time slices from each other, so they must yield. If every rank has
+    // its own core, yielding only adds jitter.
     bool crowded = launched_host_ranks() >= cpu_limits_threads(1, 1);
     setenv("OMPI_MCA_mpi_yield_when_idle", crowded ? "1" : "0", 0);
 }
@@ -60,10 +59,10 @@ static enum status refuse_separate_tasks(const struct launch *launch)
                        launch->ranks);
 }
 
-// State of the thread that ends the process if the group does not form in time: the first collective of MPI hangs
-// instead of failing.
+// State of the thread that ends the process if the group does not form in time. It is needed because the first
+// collective of MPI hangs instead of failing.
 struct forming {
-    pthread_mutex_t lock; // guards done
+    pthread_mutex_t lock; // guards `done`
     pthread_cond_t changed;
     bool done;
     int limit_s, n_ranks;
@@ -72,7 +71,7 @@ struct forming {
 static void *forming_thread(void *argument)
 {
     struct forming *f = argument;
-    // Other ranks wait longer, so that rank 0 reports the failure. mpirun then ends them.
+    // Other ranks wait longer, so that rank 0 reports the failure. mpirun then ends the other ranks.
     int64_t limit_us = ((int64_t)f->limit_s + (group_rank_hint() ? 5 : 0)) * 1000000;
     int64_t until_us = clock_now_us() + limit_us;
     pthread_mutex_lock(&f->lock);

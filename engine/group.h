@@ -13,9 +13,9 @@
 
 // Joins the MPI job that started this process, by mpirun or by srun (launch.h). A process that was started otherwise
 // gets a comm of one rank, and MPI is not initialised. Ranks that cannot reach each other hang in the first collective.
-// After limit_s seconds (0: no limit) the process therefore logs this and ends with exit code 1. Ranks of one host with
-// the same affinity mask divide the cores of the mask. Each rank, and every thread that it starts afterwards, keeps to
-// its own part. Before the call, block the signals that the program receives by sigwait.
+// So after limit_s seconds (0: no limit), the process logs the failure and ends with exit code 1. Ranks of one host
+// with the same affinity mask divide the cores of the mask. Each rank, and every thread that it starts afterwards, uses
+// only its own part. Before the call, block the signals that the program receives by sigwait().
 #define GROUP_LIMIT_S "60"
 enum status group_open(int *argc, char ***argv, int limit_s, struct comm **comm_p);
 void group_close(struct comm *comm);
@@ -24,16 +24,16 @@ void group_close(struct comm *comm);
 // Returns false, without effect, for ranks of one host. Sums on GPUs are not affected: GPUs have their own collectives.
 bool group_set_allreduce_bf16(struct comm *comm);
 
-// Ends the whole job at once with this exit code: a group cannot go on after a failed step. Call it from the MPI
-// thread.
+// Ends the whole job immediately with this exit code, because a group is unusable after a failed step. Call it from the
+// MPI thread.
 _Noreturn void group_abort(struct comm *comm, int exit_code);
 
-// Returns the rank according to the launcher, which is known before MPI is initialised. Only rank 0 reports wrong
+// Returns the rank according to the launcher. It is known before MPI is initialised, so that only rank 0 reports wrong
 // options.
 int group_rank_hint(void);
 
-// Returns the number of compute threads of this rank: `requested`, unless it is 0. Otherwise this rank's part of the
-// cores that the process may use, at least 1.
+// Returns the number of compute threads of this rank: `requested` or, if that is 0, the number of this rank's cores, at
+// least 1.
 int group_threads(int requested);
 
 // Usage lines of a program that say how to start several ranks.

@@ -12,9 +12,9 @@
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 
-// Divides the cores of a mask among the ranks of this host that share the mask: the launcher has assigned them no cores
-// of their own. Without its own part, a rank's compute threads would not be pinned, or would be pinned to cores that
-// other ranks use, too (kernels/cpu/thread_pool.h). Threads that MPI has started keep the whole mask.
+// Divides the cores of a mask among the ranks of this host that share the mask, because the launcher has not assigned
+// separate cores to them. Otherwise a rank's compute threads would not be pinned, or would be pinned to cores that
+// other ranks use too (kernels/cpu/thread_pool.h). Threads that MPI has started keep the whole mask.
 static void divide_cores(int *sharers_p)
 {
     MPI_Comm here;
@@ -38,7 +38,7 @@ static void divide_cores(int *sharers_p)
     if (sched_setaffinity(0, sizeof mine, &mine) == 0) *sharers_p = 1;
 }
 
-// Chooses shared memory if all ranks are on one host, else MPI's messages. The ranks agree on the segment over MPI.
+// Chooses shared memory if all ranks are on one host, else MPI messages. The ranks use MPI to agree on the segment.
 static enum status choose_comm(struct comm **comm_p)
 {
     struct comm *mpi, *shm;
@@ -50,7 +50,7 @@ static enum status choose_comm(struct comm **comm_p)
             mpi->ops->close(mpi);
             *comm_p = shm;
             collectives = "shared_memory";
-        } else if (status_message()[0]) { // this rank has the cause
+        } else if (status_message()[0]) { // this rank knows the cause
             log_event(LOG_WARN, "shared_memory_unavailable", LOG_FIELD("instead", "mpi"), LOG_REASON);
         }
     }
@@ -80,7 +80,7 @@ enum status group_mpi_open(int rank_hint, int n_ranks, int *argc, char ***argv, 
                            "the srun --mpi type that it supports, such as pmix",
                            n_ranks, size);
     }
-    // Log it before the first collective, which never returns if the ranks cannot reach each other.
+    // Log before the first collective, because it never returns if the ranks cannot reach each other.
     if (rank == 0) log_event(LOG_INFO, "group_connecting", LOG_FIELD("ranks", n_ranks));
     divide_cores(sharers_p);
     return choose_comm(comm_p);

@@ -7,10 +7,10 @@
 
 #include "kernels/comm.h"
 
-// Joins the MPI job. The launcher states `rank_hint` (see group_rank_hint()) and the number of ranks, `n_ranks`. Sets
-// *sharers_p to the number of ranks of this host that run on the cores of this rank, itself included. Leaves it
+// Joins the MPI job. `rank_hint` (see group_rank_hint()) and the number of ranks, `n_ranks`, come from the launcher.
+// Sets *sharers_p to the number of ranks that share the cores of this rank, itself included. Leaves *sharers_p
 // unchanged if that number is not known.
 enum status group_mpi_open(int rank_hint, int n_ranks, int *argc, char ***argv, struct comm **comm_p, int *sharers_p);
 void group_mpi_finalize(void);
 void group_mpi_abort(int exit_code);                  // returns if MPI is not running
-bool group_mpi_set_allreduce_bf16(struct comm *comm); // false: `comm` does not send messages by MPI
+bool group_mpi_set_allreduce_bf16(struct comm *comm); // false: `comm` does not use MPI messages

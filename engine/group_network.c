@@ -11,22 +11,23 @@
 
 #include "lib/base/mem.h"
 
-// Message that the leader broadcasts, in native byte order: the ranks of a group run on machines of one kind.
+// Message that the leader broadcasts, in native byte order, which is the same on all ranks of a group.
 struct leader_host {
     char network[128];
     struct group_addresses addresses;
 };
 
-// Writes a name for the network namespace of this process: the boot id of the machine, then the namespace. Two ranks
-// can connect by UNIX sockets only if their names are equal. Host names do not suffice: two hosts or containers may
-// have the same name.
+// Writes a unique name of the network namespace of this process: the boot id of the machine, then the namespace. Two
+// ranks can connect by UNIX sockets only if these names are equal. Host names are not enough: two hosts or containers
+// may have the same name.
 static void network_name(char *name, size_t room)
 {
     memset(name, 0, room);
     int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
     ssize_t n = fd >= 0 ? read(fd, name, room / 2) : 0;
     if (fd >= 0) close(fd);
-    if (n <= 0 || readlink("/proc/self/ns/net", name + n, room / 2 - 1) <= 0) *name = 0; // counts as another host
+    // unknown: counts as another host
+    if (n <= 0 || readlink("/proc/self/ns/net", name + n, room / 2 - 1) <= 0) *name = 0;
 }
 
 socklen_t group_address_size(const struct sockaddr_storage *address)

@@ -21,17 +21,17 @@ struct group_votes {
     float shared[GROUP_ADDRESSES_MAX]; // number of remote ranks connected to the network of each address
 };
 
-// Called by all ranks. Chooses the leader's addresses to listen on: none if all ranks are on one host, else its first
-// address in a network that all hosts are connected to. If there is no such network (routers connect the hosts), it
-// chooses all addresses. On followers *chosen_p is empty.
+// Called by all ranks. Chooses the addresses on which the leader listens. If all ranks are on one host, chooses none.
+// Otherwise chooses the leader's first address in a network to which all hosts are connected. If there is no such
+// network (the hosts are connected by IP routers), chooses all addresses. On followers, *chosen_p is empty.
 enum status group_network_choose(struct comm *comm, struct group_addresses *chosen_p);
 
-// Makes the choice from the leader's addresses and the votes of all ranks, summed.
+// Makes this choice from the leader's addresses and the sums of the votes of all ranks.
 void group_network_pick(const struct group_addresses *all, const struct group_votes *votes,
                         struct group_addresses *chosen_p);
 
-// Returns true if a host with these interfaces is connected to the network of the leader's address. If both have the
-// same address (docker0), they are not in one network.
+// Returns true if a host with these interfaces is connected to the network of the leader's address. Returns false if
+// the host has the same address as the leader (such as docker0).
 bool group_network_shared(const struct sockaddr *address, const struct ifaddrs *interfaces);
 
 socklen_t group_address_size(const struct sockaddr_storage *address);

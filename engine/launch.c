@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See launch.h.
 #include "engine/launch.h"
 
 #include <stdbool.h>
@@ -11,8 +10,8 @@ static int read_int(const char *(*get)(const char *name), const char *name, int 
     return text && *text ? atoi(text) : otherwise;
 }
 
-// Considers only steps of several tasks: the shell of a Slurm job may be the only task of its step. SLURM_NTASKS counts
-// the tasks of the job, not of the step.
+// Considers only steps with several tasks, because a step with one task may be just the shell of a Slurm job.
+// SLURM_NTASKS counts the tasks of the job, not of the step.
 static struct launch launch_read_srun(const char *(*get)(const char *name), int tasks)
 {
     const bool connected = get("PMIX_RANK") || get("PMI_RANK");
@@ -24,7 +23,7 @@ static struct launch launch_read_srun(const char *(*get)(const char *name), int 
 struct launch launch_read(const char *(*get)(const char *name))
 {
     const int ranks = read_int(get, "OMPI_COMM_WORLD_SIZE", 0), tasks = read_int(get, "SLURM_STEP_NUM_TASKS", 1);
-    if (ranks > 0) // checked first: mpirun starts its ranks by srun where srun is installed
+    if (ranks > 0) // checked first, because mpirun may start its ranks with srun
         return (struct launch){.launcher = LAUNCHER_MPIRUN,
                                .rank = read_int(get, "OMPI_COMM_WORLD_RANK", 0),
                                .ranks = ranks,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds out from the environment how this process was started. It has to be known before MPI is initialised, because it
-// decides if MPI is initialised at all.
+// Finds out from the environment how this process was started. This is needed before MPI is initialised, because it
+// decides whether MPI is initialised at all.
 #pragma once
 
 enum launcher {
@@ -12,7 +12,7 @@ enum launcher {
 
 struct launch {
     enum launcher launcher;
-    int rank, ranks; // of this process in the job, and number of ranks of the job
+    int rank, ranks; // rank of this process in the job; number of ranks of the job
     int host_ranks;  // number of the job's ranks on this host; 0: not known
 };
 

@@ -21,7 +21,7 @@ void mailbox_post(struct mailbox *box, const struct node_event *event, uint64_t 
 // Removes and returns the oldest mail. The caller owns its message. The mailbox must not be empty.
 struct mail mailbox_take(struct mailbox *box);
 
-// Drops the messages of a stream that ended and keeps the other events: the router has reassigned the work.
+// Drops the messages of a stream that has ended, because the router has reassigned the work. Keeps the other events.
 void mailbox_drop_messages(struct mailbox *box);
 
 void mailbox_fini(struct mailbox *box);

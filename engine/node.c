@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See node.h. Owns the stream to the router and the mailbox of the working thread. The reader thread attaches, reads
-// and attaches again; the heartbeat thread sends heartbeats and receives signals.
+// Owns the stream to the router and the mailbox of the working thread. The reader thread attaches, reads and attaches
+// again; the heartbeat thread sends heartbeats and receives signals.
 //
 //     checking --> connecting --Hello--> greeting --Welcome--> attached --stream ends--> backing off --> checking
 //                                           |                      \--stream ends while draining or stopping--> over
@@ -40,7 +40,7 @@ enum {
     BACKOFF_MAX_MS = 5000,
     REFUSED_BACKOFF_MAX_MS = 30000,
     STABLE_MS = 10000,           // a stream that has lasted this long resets the backoff
-    HEARTBEAT_DEFAULT_MS = 1000, // used if the router requests 0 or more than HEARTBEAT_MAX_MS
+    HEARTBEAT_DEFAULT_MS = 1000, // used if the router asks for 0 or for more than HEARTBEAT_MAX_MS
     HEARTBEAT_MAX_MS = 60000,
     STOP_TIMEOUT_MS = 10000, // time for the router to end the stream
 };
@@ -53,7 +53,7 @@ struct node {
     pthread_t reader, heartbeat;
     int64_t welcomed_us; // reader only: time of this stream's Welcome; 0: none yet
     bool refused;        // reader only: the router refused the last attempt to attach
-    char *trouble;       // reader only: why the router is unreachable, as logged last; NULL: not logged since Welcome
+    char *trouble; // reader only: last logged reason why the router is unreachable; NULL: none logged since Welcome
     struct file_stamp stamps[4]; // heartbeat thread only: stamps of the node's files, see files_look()
     int signals, wake;           // signals: a signalfd; wake: an eventfd that wakes the heartbeat thread
 
@@ -68,10 +68,10 @@ struct node {
     Forepack__Cluster__V1__Heartbeat load;
     uint64_t last_bin; // last bin of stream `working_number` that the working thread has received
     bool draining, signalled, stopping, reader_over; // signalled: a signal requested the drain
-    char *drain_reason;                              // why the node drains by itself; NULL: it was told to drain
-    bool woken;                                      // set by node_wake()
-    bool check_due;                                  // the reader waits until the working thread has run the check
-    struct mailbox mails;                            // events for the working thread
+    char *drain_reason;   // reason why the node drains by itself; NULL: the node was told to drain
+    bool woken;           // set by node_wake()
+    bool check_due;       // the reader waits until the working thread has run the check
+    struct mailbox mails; // events for the working thread
 };
 
 // --- events; the mailbox is used with the mutex held
@@ -82,13 +82,14 @@ static void mail_post(struct node *node, struct node_event event)
     pthread_cond_broadcast(&node->changed);
 }
 
-// Waits for a change until `until_us` on clock_now_us() (INT64_MAX: no limit). Returns false if that time has passed.
+// Waits for a change, at most until `until_us` of clock_now_us() (INT64_MAX: no limit). Returns false if that time has
+// passed.
 static bool wait_until(struct node *node, int64_t until_us)
 {
     return monotonic_cond_wait(&node->changed, &node->mutex, until_us);
 }
 
-// Runs the check. The mutex is held by the caller and released meanwhile.
+// Runs the check. The caller holds the mutex, which is released during the check.
 static void run_check(struct node *node)
 {
     pthread_mutex_unlock(&node->mutex);
@@ -178,8 +179,8 @@ void node_send(struct node *node, const node_message *message)
     size_t size;
     uint8_t *bytes = message_pack(message, &size);
     pthread_mutex_lock(&node->mutex);
-    // Send results only on the stream that brought the work. The working thread may still do work of an earlier stream,
-    // while NODE_DETACHED and the next NODE_ATTACHED wait in the mailbox.
+    // Send results only on the stream from which the work came. The working thread may still do work of an earlier
+    // stream, while NODE_DETACHED and the next NODE_ATTACHED wait in the mailbox.
     if (node->welcomed && node->working_number == node->stream_number) rpc_stream_send(node->stream, bytes, size);
     pthread_mutex_unlock(&node->mutex);
     free(bytes);
@@ -245,7 +246,7 @@ static bool node_is_leaving(struct node *node)
     return leaving;
 }
 
-// Logs every refused attempt: an operator has to remove the cause, or another process with this id has to end.
+// Logs every refused attempt, because an operator must remove the cause, or another process with this id must end.
 static void refused_log(struct node *node, const char *reason)
 {
     node->refused = true;
@@ -263,7 +264,7 @@ static void unreachable_log(struct node *node, const char *reason)
     node->trouble = mem_string(reason);
 }
 
-// Logs the end of a stream. STATUS_OK means that the router ended it without an error.
+// Logs the end of a stream. STATUS_OK means that the router ended the stream without an error.
 static void log_stream_end(struct node *node, enum status status)
 {
     const char *reason = status == STATUS_OK ? "ended by the router" : status_message();
@@ -286,7 +287,7 @@ static void welcome_handle(struct node *node, const Forepack__Cluster__V1__Welco
     node->welcomed = true;
     node->load.last_bin = 0; // stays 0 until the working thread has dropped the work of earlier streams
     node->heartbeat_ms = asked >= 1 && asked <= HEARTBEAT_MAX_MS ? (int)asked : HEARTBEAT_DEFAULT_MS;
-    node->heartbeat_due_us = clock_now_us(); // due at once: it tells the router the number of free KV blocks
+    node->heartbeat_due_us = clock_now_us(); // send it immediately: it tells the router the number of free KV blocks
     mail_post(node, (struct node_event){.kind = NODE_ATTACHED});
     if (node->draining) send_draining(node);
     pthread_mutex_unlock(&node->mutex);
@@ -328,7 +329,7 @@ static bool message_handle(struct node *node, router_message *message)
         pthread_mutex_unlock(&node->mutex);
         expected = true;
         break;
-    default: // a message of a newer router, which must not rely on nodes to know it
+    default: // ignores messages of newer routers, which must not rely on them
         expected = true;
         break;
     }
@@ -360,7 +361,7 @@ static void stream_read(struct node *node, struct rpc_stream *stream)
     }
 }
 
-// Opens a channel for one attempt to attach, with the current content of the files.
+// Opens a channel for one attempt to attach, with the current contents of the files.
 static enum status channel_open(const struct node *node, struct rpc_channel **channel_p)
 {
     const struct rpc_tls tls = {node->tls_cert, node->tls_key, node->tls_ca};
@@ -414,14 +415,14 @@ static void attach_run(struct node *node)
     rpc_channel_close(channel);
 }
 
-// Returns a random time from half of `backoff_ms` to all of it: nodes that lost the same router must not attach again
-// at the same moment.
+// Returns a random time between half of `backoff_ms` and `backoff_ms`, so that nodes that lost the same router do not
+// all attach again at the same moment.
 static int64_t backoff_us(int backoff_ms, unsigned *seed)
 {
     return (int64_t)backoff_ms * (500 + rand_r(seed) % 501);
 }
 
-// Waits until `until_us`, or until the condition *pending is false. Returns false if the node leaves.
+// Waits until `until_us`, or until *pending is false. Returns false if the node leaves.
 static bool reader_wait(struct node *node, const bool *pending, int64_t until_us)
 {
     while (*pending && !node->draining && !node->stopping && wait_until(node, until_us))
@@ -440,7 +441,7 @@ static bool await_check(struct node *node)
     return stays;
 }
 
-// Waits out the backoff. Returns false if the node leaves meanwhile.
+// Waits for the time of the backoff. Returns false if the node leaves meanwhile.
 static bool back_off(struct node *node, int backoff_ms, unsigned *seed)
 {
     static const bool always = true;
@@ -473,7 +474,7 @@ static void *reader_thread(void *argument)
 
 // --- heartbeats and signals
 
-// Checks that the next attempt to attach can use its files.
+// Checks that the next attempt to attach can use the node's files.
 static enum status files_check(const struct node *node)
 {
     struct rpc_channel *channel;
@@ -482,7 +483,7 @@ static enum status files_check(const struct node *node)
     return STATUS_OK;
 }
 
-// Notes the versions of the link's files. If `changed`, logs the files that differ from the versions noted before.
+// Records the stamps of the link's files. If `changed` is true, logs the files whose stamps have changed.
 static void files_look(struct node *node, bool changed)
 {
     const char *const files[] = {node->token_file, node->tls_cert, node->tls_key, node->tls_ca};
@@ -685,17 +686,18 @@ free_node:
 const char *node_trouble(struct node *node)
 {
     pthread_mutex_lock(&node->mutex);
-    const char *reason = node->drain_reason; // set once
+    const char *reason = node->drain_reason; // does not change once set
     pthread_mutex_unlock(&node->mutex);
     return reason;
 }
 
 void node_stop(struct node *node)
 {
-    heartbeat_join(node); // sets `stopping`
+    heartbeat_join(node); // also sets `stopping`
     int64_t until_us = clock_now_us() + STOP_TIMEOUT_MS * 1000;
     pthread_mutex_lock(&node->mutex);
-    // Queued messages are sent first, then the router ends the stream. If the router does not, the stream is cancelled.
+    // Queued messages are sent first, then the router should end the stream. If it does not in time, the stream is
+    // cancelled.
     if (node->stream) rpc_stream_half_close(node->stream);
     while (!node->reader_over && wait_until(node, until_us))
         continue;

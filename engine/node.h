@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // A node's link to the router, the same for speculators and worker groups. The link calls Cluster.Attach, sends Hello
 // and heartbeats, and passes the router's messages to the node. When the stream ends it attaches again, with
-// exponential backoff (200 ms to 5 s, with jitter), so nodes find a restarted router by themselves. The backoff starts
-// over once a stream has lasted 10 s: a node that is evicted each time it attaches comes back more and more slowly. A
-// node that the router refuses logs the reason each time and tries again after up to 30 s: a token, a certificate or
-// the model of the router may be corrected meanwhile.
+// exponential backoff (200 ms to 5 s, with jitter), so nodes find a restarted router by themselves. The backoff is
+// reset only after a stream has lasted 10 s, so a node that is evicted each time it attaches comes back more and more
+// slowly. A node that the router refuses logs the reason each time and tries again after up to 30 s, because an
+// operator may correct a token, a certificate or the router's model meanwhile.
 //
 // Identity: the router knows a node by its id. The default id is ROLE-HOST-SUFFIX. The suffix is random, so that
-// containers of equal host name and process id differ, and stays the same until the process ends. A second process with
-// the id of an attached node is refused.
+// containers with the same host name and process id differ. It stays the same until the process ends. A second process
+// with the id of an attached node is refused.
 //
-// The link asks for a check (struct node_callbacks) before each attempt to attach, so that a node that cannot compute
-// gets no requests.
+// Before each attempt to attach, the link has the node checked (node_callbacks.check), so that a node that cannot
+// compute gets no requests.
 //
-// Threads: the link has a reader thread and a heartbeat thread. They put events into a mailbox, which the node's one
-// working thread empties with node_next(); any thread may call node_send(). SIGTERM, SIGINT and SIGUSR1 (which mpirun
-// forwards) request a drain, as do the router's Drain and a GPU in trouble. A drain request is an event of the mailbox
-// too, so the working thread waits in one place. A second signal ends the process at once with exit code 1. After a
-// drain request the link does not attach again. After SIGHUP the link looks at its files, which it reads at each
-// attempt to attach, and logs those that have changed or cannot be used.
+// Threads: the link has a reader thread and a heartbeat thread. They put events into a mailbox, from which the node's
+// one working thread takes them with node_next(). Any thread may call node_send(). SIGTERM, SIGINT and SIGUSR1 (which
+// mpirun forwards) request a drain, as do the router's Drain and a GPU in trouble. A drain request is also an event in
+// the mailbox, so the working thread waits only there. A second signal ends the process immediately with exit code 1.
+// After a drain request, the link does not attach again. After SIGHUP, the link checks the files that it reads at each
+// attempt to attach, and logs which files have changed or cannot be used.
 #pragma once
 
 #include <stdint.h>
@@ -29,8 +29,8 @@
 
 struct node;
 
-// Limit on the memory of one unpacked message of the router. The packed message has at most 64 MiB. The router keeps
-// each bin (the prompts that one message brings) below both limits.
+// Limit in bytes on the memory of one unpacked message of the router. The packed message has at most 64 MiB. The router
+// keeps each bin (the prompts of one message) below both limits.
 enum { NODE_MESSAGE_MEMORY_MAX = 256 << 20 };
 
 // Address of the router and files needed to connect. The files are read before each attempt to attach, so that they can
@@ -38,15 +38,16 @@ enum { NODE_MESSAGE_MEMORY_MAX = 256 << 20 };
 struct node_router {
     const char *address;    // HOST:PORT of the router's listener for nodes
     struct rpc_tls tls;     // plain text if `ca` is NULL
-    const char *token_file; // secret that the router asks its nodes for, or NULL
+    const char *token_file; // file with the cluster token, or NULL
 };
 
 enum node_event_kind {
     NODE_NOTHING,  // the wait timed out, or node_wake() was called
     NODE_ATTACHED, // Welcome received: work of earlier streams is void
     NODE_MESSAGE,  // score_bin, prefill_bin, advances, drafts or cancel
-    NODE_DETACHED, // the stream ended: drop all work, which the router has reassigned
-    NODE_DRAIN,    // drain requested and Draining sent: finish the work at hand, then call node_stop() and exit
+    NODE_DETACHED, // the stream ended: drop all work, because the router has reassigned it
+    // a drain was requested and Draining was sent: finish the current work, then call node_stop() and exit
+    NODE_DRAIN,
 };
 
 struct node_event {
@@ -58,7 +59,7 @@ struct node_event {
 struct gpu_list {
     Forepack__Cluster__V1__Gpu **gpus; // [n]
     size_t n;
-    const char *trouble; // why the node has to leave, or NULL if it may stay
+    const char *trouble; // why the node must leave, or NULL if it may stay
 };
 
 // Functions of the node that the link calls. Each may be NULL.
@@ -66,8 +67,8 @@ struct node_callbacks {
     // Proves that the node can compute, or ends the process. Called on the working thread, in node_next(), before each
     // attempt to attach. The attempt waits until the check returns.
     void (*check)(void *arg);
-    // Called like `gpus`: returns a number that grows with every part of a pass that the node completes. Heartbeats
-    // report it.
+    // Returns a number that grows with every stage of a pass that the node completes. Heartbeats report it. Called
+    // under the same rules as `gpus`.
     uint64_t (*progress)(void *arg);
     // Called on the heartbeat thread, before each heartbeat, with the link's mutex held. Must not wait or call
     // functions of the link.
@@ -77,10 +78,10 @@ struct node_callbacks {
     void *arg;
 };
 
-// Starts the link. Copies `router` and `hello`, to which it adds the protocol version, the instance number of this
-// process and, if node_id is empty, an id. Returns INVALID or NOT_FOUND if the address or files of the router cannot be
-// used. SIGTERM, SIGINT, SIGUSR1 and SIGHUP must already be blocked in every thread: call node_block_signals() at the
-// top of main(). Ends the watch of start_signals.h.
+// Starts the link. Copies `router` and `hello`. Adds to the copy of `hello` the protocol version, the instance number
+// of this process and, if node_id is empty, an id. Returns INVALID or NOT_FOUND if the address or files of the router
+// cannot be used. SIGTERM, SIGINT, SIGUSR1 and SIGHUP must already be blocked in every thread: call
+// node_block_signals() at the top of main(). Ends the watch of start_signals.h.
 void node_block_signals(void);
 enum status node_start(const struct node_router *router, const Forepack__Cluster__V1__Hello *hello,
                        const struct node_callbacks *callbacks, struct node **node_p);
@@ -92,22 +93,22 @@ void node_next(struct node *node, int timeout_ms, struct node_event *event);
 void node_wake(struct node *node);
 void node_event_free(struct node_event *event);
 
-// Packs and queues a message. Drops the message if there is no stream, because the router has reassigned the work.
-// Drops it also while node_next() has not yet returned the NODE_ATTACHED of the current stream, because the message
+// Packs and queues a message. Drops the message if there is no stream, because the router has reassigned the work. Also
+// drops the message while node_next() has not yet returned the NODE_ATTACHED of the current stream, because the message
 // then belongs to an earlier stream.
 void node_send(struct node *node, const Forepack__Cluster__V1__NodeMessage *message);
 
 struct node_load {
-    uint32_t kv_blocks_free, running, waiting; // running and waiting: requests
+    uint32_t kv_blocks_free, running, waiting; // running, waiting: numbers of requests
     uint64_t preemptions;                      // number since the process started
-    uint32_t held_prompts, held_kv_blocks;     // speculators only: prompts and KV blocks that are kept for drafts
+    uint32_t held_prompts, held_kv_blocks;     // speculators only: prompts held for drafting, and their KV blocks
 };
 
-// Sets the load that the next heartbeats report. It must include all requests of the messages that node_next() has
-// returned, except requests whose last result was sent. Called by the working thread; cheap.
+// Sets the load that the next heartbeats report. The load must include all requests of the messages that node_next()
+// has returned, except requests whose last result was sent. Called by the working thread; cheap.
 void node_set_load(struct node *node, const struct node_load *load);
 
-// Returns the cause as a sentence if a GPU in trouble started the drain, else NULL. Valid until node_stop().
+// If a GPU in trouble started the drain, returns the cause as a sentence, else NULL. Valid until node_stop().
 const char *node_trouble(struct node *node);
 
 // Sends the queued messages, waits up to 10 s for the router to end the stream, and frees the node.

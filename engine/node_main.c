@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See node_main.h. A failure before serving is printed as one line on stderr, and status_exit_code() gives the exit
-// code.
+// A failure before serving is printed as one line on stderr, and status_exit_code() determines the exit code.
 #include "engine/node_main.h"
 
 #include <limits.h>
@@ -9,13 +8,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/start_costs.h"
 #include "engine/start_signals.h"
+#include "lib/base/clock.h"
 #include "lib/base/cpu_limits.h"
 #include "lib/base/descriptors.h"
 #include "lib/base/log.h"
 #include "lib/base/log_writer.h"
 #include "lib/base/mem.h"
 #include "lib/base/version.h"
+
+enum { MEASURING_US = 40000 }; // least time for the passes that are measured at the start
 
 bool node_has_random_weights(const struct node_options *options)
 {
@@ -92,10 +95,10 @@ void node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct node_opti
 
 // --- the life of the process
 
-// Prints the failure and returns the exit code. A rank that only passes on another rank's failure has an empty message.
+// Prints the failure and returns the exit code. The message is empty if another rank failed; that rank prints it.
 static int report_failure(const struct node_program *program, enum status status)
 {
-    log_flush(); // the message on stderr must follow the log lines of its causes
+    log_flush(); // so that the message on stderr follows the log lines of its causes
     if (*status_message()) fprintf(stderr, "forepack-%s: %s\n", program->name, status_message());
     return status_exit_code(status);
 }
@@ -120,7 +123,7 @@ static enum status check_options(const struct node_program *program)
     return program->check ? program->check() : STATUS_OK;
 }
 
-// Parses the options. Every rank gets the same arguments, so only rank 0 reports wrong ones.
+// Parses the options. Every rank has the same arguments, so only rank 0 reports wrong arguments.
 static bool parse_options(const struct node_program *program, int argc, char **argv)
 {
     if (group_rank_hint() == 0) {
@@ -137,12 +140,36 @@ static bool wants_bf16_sums(const struct node_options *options)
     return strcmp(options->allreduce_dtype, "bf16") == 0;
 }
 
-// Runs a dummy row through all ranks, so that a node that cannot compute fails before it receives work.
-static enum status run_warm_up_batch(struct engine *engine)
+// Runs a few passes through all ranks, so that a node that cannot compute fails before it receives work, and adds their
+// times to the Hello. loading_us: time that opening the model took.
+static enum status measure_costs(const struct node_program *program, struct engine *engine, int64_t loading_us,
+                                 Forepack__Cluster__V1__Hello *hello)
 {
-    const struct ragged_batch batch = ragged_warm_up_batch();
-    struct forward_result result;
-    return engine_forward(engine, &batch, &result);
+    static Forepack__Cluster__V1__MeasuredPass messages[START_PASSES_MAX], *list[START_PASSES_MAX];
+    const struct node_limits node = node_limits_get(program->common, engine_model(engine));
+    const struct start_limits limits = {
+        .rows = node.token_budget,
+        .entries = node.context_tokens,
+        .importance = program->role == FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR,
+        .us = loading_us / 50 > MEASURING_US ? loading_us / 50 : MEASURING_US,
+    };
+    struct start_costs costs;
+    const int64_t begun_us = clock_now_us();
+    TRY(start_costs_measure(engine, &limits, &costs));
+    for (int i = 0; i < costs.n; i++) {
+        const struct start_pass *pass = &costs.passes[i];
+        list[i] = &messages[i];
+        *list[i] = (Forepack__Cluster__V1__MeasuredPass)FOREPACK__CLUSTER__V1__MEASURED_PASS__INIT;
+        list[i]->rows = (uint32_t)pass->rows;
+        list[i]->pairs = (uint64_t)pass->pairs;
+        list[i]->us = pass->us < UINT32_MAX ? (uint32_t)pass->us : UINT32_MAX;
+    }
+    hello->measured = list;
+    hello->n_measured = (size_t)costs.n;
+    log_event(LOG_INFO, "costs_measured", LOG_FIELD("passes", costs.n),
+              LOG_FIELD("longest_rows", costs.passes[costs.n - 1].rows),
+              LOG_MS("longest_ms", costs.passes[costs.n - 1].us), LOG_MS("ms", clock_now_us() - begun_us));
+    return STATUS_OK;
 }
 
 static void log_ready(const struct node_program *program, const struct model *model, const struct comm *comm,
@@ -250,8 +277,8 @@ static void group_reload(void *arg)
     log_options_apply_level(&group->program->common->log);
 }
 
-// Ends the group at once if a GPU is in trouble although the node leaves for another reason: closing the model could
-// hang on that GPU.
+// If a GPU is in trouble although the node leaves for another reason, ends the group immediately: closing the model
+// could hang on that GPU.
 static void leave_broken_gpus(struct group_of_node *group)
 {
     char sentence[ENGINE_TROUBLE_MAX];
@@ -297,7 +324,7 @@ static int serve_router(struct group_of_node *group, const struct tokenizer *tok
 }
 
 static int run_leader(const struct node_program *program, struct engine *engine, const struct tokenizer *tokenizer,
-                      struct comm *comm, bool sends_bf16)
+                      struct comm *comm, bool sends_bf16, int64_t loading_us)
 {
     Forepack__Cluster__V1__Hello hello;
     struct group_of_node group;
@@ -305,12 +332,12 @@ static int run_leader(const struct node_program *program, struct engine *engine,
     if (wants_bf16_sums(program->common) && !sends_bf16 && !model_capabilities(model)->device_collectives)
         log_event(LOG_INFO, "allreduce_dtype_ignored", LOG_FIELD("allreduce_dtype", "bf16"),
                   LOG_FIELD("reason", "all ranks run on one host and share memory"));
-    enum status status = run_warm_up_batch(engine);
+    node_hello_fill(&hello, program->common, model, tokenizer, comm, program->role);
+    enum status status = measure_costs(program, engine, loading_us, &hello);
     if (status != STATUS_OK) {
         report_failure(program, status);
         group_abort(comm, 1);
     }
-    node_hello_fill(&hello, program->common, model, tokenizer, comm, program->role);
     if (program->describe) status = program->describe(&hello);
     if (status != STATUS_OK) return report_failure(program, status);
     group_of_node_init(&group, program, engine, comm);
@@ -337,7 +364,7 @@ static void name_process(const struct node_program *program, const struct comm *
     log_options_apply(&program->common->log, name);
 }
 
-// Called by all ranks, which fail alike if the leader's tokenizer cannot be opened. Followers need none.
+// Called by all ranks. All ranks fail if the leader's tokenizer cannot be opened. Followers need no tokenizer.
 static enum status open_tokenizer(const struct node_program *program, struct comm *comm, struct tokenizer **tokenizer_p)
 {
     enum status status = comm->rank ? STATUS_OK : tokenizer_open(program->common->model, tokenizer_p);
@@ -350,10 +377,11 @@ static void watch_gpu(const struct node_options *options, struct engine *engine)
 {
     struct gpu_limits limits = {0};
     if (strcmp(options->gpu_health, "off") == 0) return;
-    if (gpu_limits_read(options, &limits) == STATUS_OK) engine_watch_gpu(engine, &limits); // checked at the start
+    // cannot fail: the options were checked at the start
+    if (gpu_limits_read(options, &limits) == STATUS_OK) engine_watch_gpu(engine, &limits);
 }
 
-// Runs a rank from opening its model to its exit. sends_bf16: sums between hosts are sent as bf16, see
+// Runs a rank from opening its model to its exit. `sends_bf16` is true if sums between hosts are sent as bf16, see
 // group_set_allreduce_bf16().
 static int run_engine(const struct node_program *program, const struct tokenizer *tokenizer, struct comm *comm,
                       bool sends_bf16)
@@ -361,16 +389,19 @@ static int run_engine(const struct node_program *program, const struct tokenizer
     struct engine *engine;
     struct model_options model = node_model_options(program->common);
     if (program->logit_rows) model.max_logit_rows = program->logit_rows(model.max_seqs, model.max_rows);
+    const int64_t begun_us = clock_now_us();
     enum status status = engine_open(&model, comm, &engine);
+    const int64_t loading_us = clock_now_us() - begun_us;
     if (status != STATUS_OK) return report_failure(program, status);
     watch_gpu(program->common, engine);
-    int code = comm->rank ? run_follower(engine, comm) : run_leader(program, engine, tokenizer, comm, sends_bf16);
+    int code =
+        comm->rank ? run_follower(engine, comm) : run_leader(program, engine, tokenizer, comm, sends_bf16, loading_us);
     engine_close(engine);
     return code;
 }
 
-// Opens the files of the tokenizer right before the files of the model: loading may take minutes, in which other files
-// may replace them.
+// Opens the files of the tokenizer just before the files of the model, so that both come from one checkpoint: loading
+// may take minutes, and the files may be replaced meanwhile.
 static int run_rank(const struct node_program *program, struct comm *comm, bool sends_bf16)
 {
     struct tokenizer *tokenizer = NULL;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The main program of a node, shared by both roles. It has the options of a model and of its node, fills the Hello from
-// them, and runs the process from its arguments to its exit code. A program adds its option table, its usage lines and
-// its serving loop:
+// The main program of a node, shared by both roles. It parses the options of the model and the node, fills the Hello
+// from them, and runs the process from its arguments to its exit code. A program adds its option table, its usage lines
+// and its serving loop:
 //
 //     static struct node_options common;
 //     static const struct option options[] = {
@@ -27,7 +27,7 @@
 #include "lib/base/options.h"
 #include "lib/text/tokenizer.h"
 
-// Values of NODE_OPTION_ROWS; the strings live until options_free() of the table.
+// Values of NODE_OPTION_ROWS. The strings belong to the option table, and live until options_free().
 struct node_options {
     char *model;  // checkpoint directory
     char *shape;  // config.json to run with random weights, or NULL; `model` then provides only the tokenizer
@@ -56,7 +56,7 @@ struct node_options {
     {.name = "-Model"},                                                                                                \
     {.name = "model", .type = OPTION_STRING, .placeholder = "DIR", .value = &(o).model, .help = "checkpoint directory (required)"}, \
     {.name = "shape", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).shape,                               \
-     .help = "for measurements: config.json to run with random weights; --model then provides the tokenizer only"},    \
+     .help = "for measurements: config.json to run with random weights; --model then provides only the tokenizer"},    \
     {.name = "load", .type = OPTION_CHOICE, .value = &(o).load, .default_text = "auto", .choices = "auto|dummy",       \
      .help = "for measurements: dummy makes random weights of the model's shape, no checkpoint is read"},              \
     {.name = "backend", .type = OPTION_CHOICE, .value = &(o).backend, .default_text = "auto",                          \
@@ -131,7 +131,7 @@ struct node_options {
 
 // The effective limits of a node, known once its model is open.
 struct node_limits {
-    int context_tokens; // smallest of the model's context, max_context and the whole KV cache
+    int context_tokens; // minimum of the model's context, max_context and the size of the KV cache
     int token_budget, max_seqs, kv_blocks;
     bool prefix_cache;
 };
@@ -144,10 +144,10 @@ bool node_has_random_weights(const struct node_options *options);
 void node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct node_options *options, const struct model *model,
                      const struct tokenizer *tokenizer, const struct comm *comm, Forepack__Cluster__V1__Role role);
 
-// Reason why serve() ended.
+// The reason why serve() ended.
 enum node_end {
-    NODE_END_DRAINED, // all work is done after NODE_DRAIN: exit code 0, or 1 if the node leaves because of a GPU
-    NODE_END_BROKEN,  // a pass failed and the reason is logged: the group is ended at once with exit code 1
+    NODE_END_DRAINED, // drained, all work is done: exit code 0, or 1 if the node leaves because of a GPU
+    NODE_END_BROKEN,  // a pass failed and the reason is logged: the group ends immediately with exit code 1
 };
 
 struct node_program {
@@ -156,20 +156,20 @@ struct node_program {
     const char *usage; // first lines of --help
     const struct option *options;
     const struct node_options *common; // the values of NODE_OPTION_ROWS in `options`
-    // Returns how many rows of a pass can have logits. If NULL, the number is max_seqs, at most the token budget.
+    // Returns how many rows of a pass can have logits. NULL: max_seqs, at most the token budget.
     int (*logit_rows)(int max_seqs, int token_budget);
-    // Checks the options against each other before anything is opened. Returns STATUS_INVALID, with a status_message().
+    // Checks for conflicts between options before anything is opened. Returns STATUS_INVALID, with a status_message().
     // May be NULL.
     enum status (*check)(void);
-    // Adds the fields that only this program knows to the leader's Hello, which is otherwise complete. May be NULL.
+    // Adds this program's fields to the leader's Hello, which is otherwise complete. May be NULL.
     enum status (*describe)(Forepack__Cluster__V1__Hello *hello);
     // Serves on the leader: handles events from node_next() until the node has to end. The model is open and has run
-    // its warm-up batch, and the node attaches in the background. Followers are in engine_follow() meanwhile.
+    // the passes of start_costs.h, and the node attaches in the background. Meanwhile, followers run engine_follow().
     enum node_end (*serve)(struct engine *engine, const struct tokenizer *tokenizer, struct node *node,
                            const struct node_limits *limits);
 };
 
 // Blocks signals, parses the options and joins the MPI job. Opens the tokenizer on the leader and the model on every
-// rank, and runs the warm-up batch. Then attaches to the router and serves. Returns the exit code of the process: 0 for
+// rank, and measures a few passes. Then attaches to the router and serves. Returns the exit code of the process: 0 for
 // success, 1 for a failure, 2 for wrong usage or configuration.
 int node_main(const struct node_program *program, int argc, char **argv);

@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// See prefix_cache.h.
 #include "engine/prefix_cache.h"
 
 #include <string.h>
 
-enum { SHARED_BLOCKS_MIN = 2 }; // computing fewer rows costs no more than waiting for them
+enum { SHARED_BLOCKS_MIN = 2 }; // computing fewer rows costs no more than the wait
 
 static int32_t row_position(const struct prefix_rows *rows, int row)
 {
@@ -21,7 +20,7 @@ static void key_fill(const struct prefix_rows *rows, int block, kv_chain before,
         key->position[i] = row_position(rows, first + i);
 }
 
-// Returns the block with number `index` of the rows, which follows the chain *chain_p, or -1 if it is not cached.
+// Returns the cached block for block `index` of the rows, after the chain *chain_p, or -1 if it is not cached.
 static int32_t block_lookup(const struct block_manager *manager, const struct prefix_rows *rows, int index,
                             kv_chain *chain_p)
 {
@@ -62,8 +61,8 @@ void prefix_cache_publish(struct block_manager *manager, const struct prefix_row
     }
 }
 
-// Compares from the end: prefixes that differ nearly always differ in their last row. Each pass compares every waiting
-// prompt with every prompt being computed.
+// Compares from the end, because different prefixes nearly always differ in their last row. This must be fast: each
+// pass compares every waiting prompt with every prompt being computed.
 static bool same_prefix(const struct prefix_rows *a, const struct prefix_rows *b, int n)
 {
     if (a->salt != b->salt) return false;
@@ -75,8 +74,7 @@ static bool same_prefix(const struct prefix_rows *a, const struct prefix_rows *b
 bool prefix_cache_worth_waiting(const struct prefix_rows *rows, int n_cached, const struct prefix_rows *other,
                                 int n_published)
 {
-    // Blocks that the other sequence has published, but that are not cached for this sequence, belong to another
-    // prefix.
+    // If the other sequence has published a block that is not cached for this sequence, the prefixes differ.
     int shared = n_cached + SHARED_BLOCKS_MIN, most = prefix_cache_blocks_max(rows->n);
     if (shared <= n_published || shared > most || shared > other->n / KV_BLOCK_TOKENS) return false;
     return same_prefix(rows, other, shared * KV_BLOCK_TOKENS);

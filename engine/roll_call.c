@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See roll_call.h. In a roll call the leader asks each follower where it is (WHERE) and each follower answers (HERE). A
+// In a roll call the leader asks each follower for its place (WHERE) and each follower answers (HERE). A
 // follower may request a roll call (CALL) and then receives its result (RESULT). A follower that ends says why (END).
 // The leader asks for the state of a GPU (GPU_ASK), and the follower answers (GPU). Every wait here has a time limit,
 // so a rank that hangs cannot block other ranks.
@@ -24,7 +24,7 @@
 #include "lib/base/monotonic_cond.h"
 
 enum {
-    NAMES_MAX = 4,          // ranks that one sentence names
+    NAMES_MAX = 4,          // largest number of ranks that one sentence names
     RESULT_GRACE_MS = 2000, // time for the leader to send the result, after the time limit for answers
     FRAME_TIMEOUT_S = 2,    // time to complete a frame that has begun
 };
@@ -33,10 +33,10 @@ int roll_call_gpu_age_ms = 10000;
 
 enum frame_kind { WHERE = 1, HERE, CALL, RESULT, END, GPU_ASK, GPU };
 
-// Message between ranks, in native byte order: the ranks of a group run on machines of one kind.
+// Message between ranks, in native byte order, which is the same on all ranks of a group.
 struct frame {
     uint32_t kind;
-    uint32_t call;         // WHERE, HERE: number of the roll call. Late answers are dropped
+    uint32_t call;         // WHERE, HERE: number of the roll call, to drop late answers
     uint32_t place, waits; // HERE: state of the answering rank, see struct answer
     int32_t timeout_ms;    // CALL: time limit for answers
     uint32_t result;       // RESULT: enum roll_call_result
@@ -59,28 +59,29 @@ struct roll_call {
     pthread_t thread;
     int wake; // eventfd
     atomic_bool stopping;
-    // Counts the calls of enter and leave: 1 while the model is opened, then odd in a pass and even between passes.
+    // Counts the calls of roll_call_enter() and roll_call_leave(): 1 while the model is opened, then odd in a pass and
+    // even between passes.
     atomic_uint place;
 
     // Members used only by the thread.
     struct pollfd *polled; // [n_links + 1] sockets to the other ranks (-1: lost), then `wake`
     int n_links;
     struct answer *answers; // leader: [size]
-    bool *requested_by;     // leader: [size] followers that wait for the result
+    bool *requested_by;     // leader: [size] true for followers that wait for the result
     uint32_t call;          // leader: number of the current or last roll call
     bool calling;           // leader: a roll call is running
 
     pthread_mutex_t lock; // guards the members below, and writes to a follower's socket
     pthread_cond_t changed;
-    bool requested;   // leader: a roll call is due
+    bool requested;   // leader: a roll call is requested
     int64_t until_us; // leader: end of the time for answers
     bool leader_lost; // follower: the socket to the leader is closed
-    bool *ended;      // leader: [size] followers that have sent END
+    bool *ended;      // leader: [size] true for followers that have sent END
     roll_call_lost_fn *lost;
     void *lost_arg;
     struct gpu_report *gpus;    // leader: [size] the last report of each follower
     int64_t *gpus_us;           // leader: [size] time of that report
-    bool *gpu_asked;            // leader: [size] followers that have not answered yet
+    bool *gpu_asked;            // leader: [size] true for followers that have not answered GPU_ASK yet
     roll_call_gpu_fn *gpu_read; // follower: NULL until it is set
     void *gpu_arg;
     unsigned n_results; // number of roll calls that have ended
@@ -109,8 +110,7 @@ static void link_lose(struct roll_call *r, int link)
     pthread_cond_broadcast(&r->changed);
 }
 
-// Leader: handles the end of a follower. `sentence` says why the follower ended; it is empty if the follower sent no
-// reason.
+// Leader: handles the end of a follower. `sentence` is the reason that the follower sent, or empty.
 static void follower_lost(struct roll_call *r, int rank, const char *sentence)
 {
     pthread_mutex_lock(&r->lock);
@@ -123,7 +123,7 @@ static void follower_lost(struct roll_call *r, int rank, const char *sentence)
     if (lost) lost(r->lost_arg, rank, text);
 }
 
-// Sends a frame without blocking: the socket of a rank that reads nothing has room for hundreds of frames.
+// Sends a frame without blocking. Even if a rank does not read, its socket has room for hundreds of frames.
 static bool frame_send(int fd, const struct frame *frame)
 {
     return send(fd, frame, sizeof *frame, MSG_DONTWAIT | MSG_NOSIGNAL) == sizeof *frame;
@@ -145,10 +145,10 @@ static void result_publish(struct roll_call *r, enum roll_call_result result, co
 
 // ---- the result, by the leader ----
 
-// A rank waits for other ranks, is waited for, does not answer, or has closed its socket.
+// States of a rank: it waits for other ranks, other ranks wait for it, it does not answer, or it has closed its socket.
 enum standing { WAITS, AWAITED, SILENT, GONE, STANDINGS };
 
-// Returns the standing of a rank. `front` is the place of the ranks that have come furthest.
+// Returns the state of a rank. `front` is the furthest place that any rank has reached.
 static enum standing rank_standing(const struct roll_call *r, int rank, uint32_t front)
 {
     const struct answer *a = &r->answers[rank];
@@ -225,7 +225,8 @@ static void call_begin(struct roll_call *r)
     memset(r->answers, 0, (size_t)r->comm->size * sizeof *r->answers);
     r->calling = true;
     for (int link = 0; link < r->n_links; link++)
-        if (r->polled[link].fd >= 0) frame_send(r->polled[link].fd, &where); // a lost rank is noticed by reading
+        // a failure is ignored: reading detects a lost rank
+        if (r->polled[link].fd >= 0) frame_send(r->polled[link].fd, &where);
 }
 
 static bool call_all_answered(const struct roll_call *r)
@@ -250,8 +251,8 @@ static void call_end(struct roll_call *r) // with the lock held
     r->calling = r->requested = false;
 }
 
-// Leader: begins a roll call that is due and ends one that is complete. Returns the time in ms until it has to be
-// called again, or -1 for no limit.
+// Leader: begins a requested roll call, and ends a complete one. Returns the time in ms after which this function must
+// be called again, or -1 for no limit.
 static int call_advance(struct roll_call *r)
 {
     pthread_mutex_lock(&r->lock);

@@ -12,7 +12,7 @@
 #include "lib/base/log_writer.h"
 #include "lib/base/thread.h"
 
-enum { WATCH_ENDS = SIGUSR2 }; // sent only to the thread
+enum { WATCH_ENDS = SIGUSR2 }; // ends the thread; sent only to it
 
 static pthread_t thread;
 static bool watching;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handles signals to a node's process before it has a link to the router (node.h): opening a group and a model may take
-// minutes. The first drain signal is kept for the link, and a second one ends the process at once with exit code 1.
-// SIGHUP waits for the link. Called from the main thread.
+// Handles signals to a node's process before it has a link to the router (node.h), because opening a group and a model
+// may take minutes. The first drain signal is kept for the link. A second drain signal ends the process immediately
+// with exit code 1. SIGHUP waits for the link. Called from the main thread.
 #pragma once
 
 // Starts the watch. Call node_block_signals() first.

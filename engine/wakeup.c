@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See wakeup.h. The leader listens only while the group opens.
+// The leader listens only while the group opens.
 #include "engine/wakeup.h"
 
 #include <errno.h>
@@ -22,7 +22,7 @@
 enum {
     SPIN_US = 1000,            // time for which a follower polls before it sleeps
     CONNECT_TIMEOUT_MS = 2000, // per address
-    ANSWER_TIMEOUT_MS = 2000,  // for the second half of the secret, from the leader
+    ANSWER_TIMEOUT_MS = 2000,  // time for the leader to send the second half of the secret
 };
 
 struct wakeup {
@@ -31,7 +31,7 @@ struct wakeup {
     struct process_name *names; // [size] names of the ranks in `fds`; on the leader names[0] is its own
 };
 
-// Message that the leader broadcasts, in native byte order: the ranks of a group run on machines of one kind.
+// Message that the leader broadcasts, in native byte order, which is the same on all ranks of a group.
 struct invitation {
     bool listening; // false: the leader failed to listen, and all ranks give up
     struct process_name leader;
@@ -85,8 +85,8 @@ static void set_receive_timeout(int fd, int ms)
     setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout);
 }
 
-// Enables keepalive probes: a host that vanishes sends no end of file, and probes notice it within about ten seconds.
-// No effect on UNIX sockets.
+// Enables keepalive probes, because a host that vanishes sends no end of file. The probes detect its loss within about
+// ten seconds. No effect on UNIX sockets.
 static void socket_set_keepalive(int fd)
 {
     int on = 1, idle_s = 4, interval_s = 2, probes = 3;
@@ -141,13 +141,13 @@ struct leader {
     int listeners[RECEPTION_LISTENERS_MAX], n_listeners;
 };
 
-// Listens on a UNIX socket, and on each of `addresses` where listening is possible.
+// Listens on a UNIX socket, and on those of `addresses` on which it can listen.
 static enum status leader_listen(struct leader *l, const struct group_addresses *addresses)
 {
     struct invitation *invitation = l->invitation;
     if (getrandom(invitation->secret, sizeof invitation->secret, 0) != sizeof invitation->secret)
         return wakeup_fail("getrandom");
-    // Unique, but not secret: every process of the host can list these names.
+    // The name is unique, but not secret: every process of the host can list these names.
     snprintf(invitation->socket_name, sizeof invitation->socket_name, "forepack-%d-%llx", getpid(),
              (long long)clock_now_us());
     int fd = listen_unix(invitation->socket_name);
@@ -198,13 +198,13 @@ static enum status open_leader(struct wakeup *wakeup, struct comm *comm, const s
 
 // ---- follower ----
 
-// Connects to one address and exchanges the secret. Returns -1 if nothing, or another program, listens there.
+// Connects to one address and exchanges the secret. Returns -1 if no program or another program listens there.
 static int leader_connect(const struct invitation *invitation, const struct sockaddr *address, socklen_t length,
                           int rank)
 {
     int fd = socket(address->sa_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) return -1;
-    // connect(2) obeys the timeout for sending.
+    // connect(2) uses the send timeout.
     struct timeval timeout = {.tv_sec = CONNECT_TIMEOUT_MS / 1000, .tv_usec = CONNECT_TIMEOUT_MS % 1000 * 1000};
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &timeout, sizeof timeout);
     set_receive_timeout(fd, ANSWER_TIMEOUT_MS);
@@ -230,8 +230,8 @@ static enum status open_follower(struct wakeup *wakeup, struct comm *comm)
     }
     if (status == STATUS_OK) {
         const struct process_name name = own_name();
-        // Try the UNIX socket first, whatever the host names are: containers have their own names. On another host
-        // nothing listens there.
+        // Try the UNIX socket first, without comparing host names: containers on one host have different names. On
+        // another host, no program listens on this name.
         struct sockaddr_un local;
         socklen_t length = unix_address(invitation->socket_name, &local);
         int fd = leader_connect(invitation, (struct sockaddr *)&local, length, wakeup->rank);
@@ -323,7 +323,7 @@ enum status wakeup_wait(struct wakeup *wakeup, struct wakeup_message *message_p)
     return STATUS_OK;
 }
 
-// Status of the lowest rank that failed.
+// The status of the lowest rank that failed.
 struct verdict {
     int32_t status, rank;
 };
@@ -337,7 +337,8 @@ static enum status verdict_collect(struct wakeup *wakeup, struct verdict *verdic
         if (verdict->status == STATUS_OK && theirs != STATUS_OK) *verdict = (struct verdict){theirs, r};
     }
     for (int r = 1; r < wakeup->size; r++)
-        socket_send(wakeup->fds[r], verdict, sizeof *verdict); // a rank that is gone does not need it: the job ends
+        // a failure is ignored: if a rank is gone, the job ends anyway
+        socket_send(wakeup->fds[r], verdict, sizeof *verdict);
     return lost;
 }
 

@@ -2,10 +2,10 @@
 // Manages the wake-up sockets of a group. The leader has one to each follower: a UNIX socket on its host, TCP across
 // hosts.
 //
-// Waiting inside MPI burns a core, so between two passes a follower waits on its socket instead. It polls for about a
-// millisecond, in which the leader samples and schedules, and then sleeps in the kernel. The leader cannot know which
-// followers sleep, so it writes a message to every socket before every pass; a write costs about 2 us. The message
-// states the size of the broadcast that follows. End of file means that the peer is gone.
+// Waiting inside MPI keeps a core busy, so between two passes a follower waits on its socket instead. It polls for
+// about a millisecond, the usual time in which the leader samples and schedules, and then sleeps in the kernel. The
+// leader cannot know which followers sleep, so it writes a message to every socket before every pass; a write costs
+// about 2 us. The message states the size of the broadcast that follows. End of file means that the peer is gone.
 //
 // Each rank calls these functions from one thread, the thread that uses the comm.
 #pragma once
@@ -24,14 +24,14 @@ struct wakeup_message {
 };
 
 // Opens the sockets. Called by all ranks. The comm carries the leader's address and a random secret. The leader closes
-// connections that do not send the secret. It listens while the group opens. It uses TCP only if there are ranks on
-// other hosts, and prefers its address in a network that connects all hosts (group_network.h).
+// connections that do not send the secret. It listens only while the group opens. It uses TCP only if there are ranks
+// on other hosts, and prefers an address in a network that connects all hosts (group_network.h).
 enum status wakeup_open(struct comm *comm, struct wakeup **wakeup_p);
 void wakeup_close(struct wakeup *wakeup);
 
 enum status wakeup_send(struct wakeup *wakeup, struct wakeup_message message); // leader
 enum status wakeup_wait(struct wakeup *wakeup,
-                        struct wakeup_message *message_p); // follower; UNAVAILABLE: the leader is gone
+                        struct wakeup_message *message_p); // follower; UNAVAILABLE if the leader is gone
 
 // Return the socket to a rank, and a rank's name for logs: "rank 3 (host gpu-2, pid 4711)". The leader may ask for any
 // rank, and for its own name. A follower may ask for rank 0 only.
@@ -39,7 +39,7 @@ enum { WAKEUP_NAME_MAX = 128 };
 int wakeup_socket(const struct wakeup *wakeup, int rank);
 const char *wakeup_name(const struct wakeup *wakeup, int rank, char name[WAKEUP_NAME_MAX]);
 
-// Agrees on a status. Called by all ranks, and returns the same status on all: STATUS_OK if `mine` is STATUS_OK on
-// every rank, otherwise the status of the lowest failed rank. That rank keeps its status_message(), which is empty on
-// the other ranks.
+// Agrees on a status. Called by all ranks. Returns the same status on all ranks: STATUS_OK if `mine` is STATUS_OK on
+// every rank, otherwise the status of the lowest failed rank. Only that rank keeps its status_message(); the message of
+// the other ranks is empty.
 enum status wakeup_agree(struct wakeup *wakeup, enum status mine);

@@ -13,7 +13,7 @@
 #include "lib/base/mem.h"
 
 enum {
-    STRANGERS_MAX = 256,   // strangers at the same time; one more replaces the oldest
+    STRANGERS_MAX = 256,   // limit of strangers at the same time; one more replaces the oldest
     GREETING_US = 2000000, // time from connecting to the end of the greeting
     OPEN_TIMEOUT_S = 60,   // time for all followers to connect
 };
@@ -86,7 +86,7 @@ static bool reception_poll(struct reception *r, int64_t until_us)
 
 static void reception_serve(struct reception *r)
 {
-    for (int i = r->n_strangers - 1; i >= 0; i--) // in descending order, since some are removed
+    for (int i = r->n_strangers - 1; i >= 0; i--) // in descending order, because some are removed
         if (r->polled[r->n_listeners + i].revents) stranger_read(r, i);
     while (r->n_strangers && r->strangers[0].until_us <= clock_now_us())
         stranger_close(r, 0);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Receives the connections of a group's followers, on the leader. Any program may connect: the leader serves all
-// connections without a complete greeting (strangers) at once, each with its own time limit. Private to wakeup.c.
+// Receives the connections of a group's followers, on the leader. Any program may connect. So the leader serves all
+// connections without a complete greeting (strangers) at the same time, each with its own time limit. Private to
+// wakeup.c.
 #pragma once
 
 #include <netinet/in.h>
@@ -27,7 +28,7 @@ struct greeting {
 enum { RECEPTION_LISTENERS_MAX = GROUP_ADDRESSES_MAX + 1 };
 
 // Accepts connections on the listening sockets until `take` has accepted `missing` followers, for at most a minute.
-// Closes every other connection. take(user, fd, greeting) is called with a complete greeting. If it returns true, it
-// owns the descriptor, which is blocking. Errors: INTERNAL, UNAVAILABLE.
+// Calls take(user, fd, greeting) for each complete greeting. If `take` returns true, it owns the descriptor, which is
+// blocking. Closes every other connection. Returns INTERNAL or UNAVAILABLE on failure.
 enum status reception_run(const int *listeners, int n_listeners, int missing,
                           bool (*take)(void *user, int fd, const struct greeting *greeting), void *user);

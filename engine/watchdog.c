@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See watchdog.h. The thread reads the clock a few times per timeout, and passes do not wake it. So entering costs
-// three stores and leaving costs one, and in an idle process the thread wakes a few times a minute.
+// The watchdog's thread reads the clock a few times per timeout, and passes do not wake it. So entering costs three
+// stores and leaving costs one, and in an idle process the thread wakes a few times a minute.
 #include "engine/watchdog.h"
 
 #include <pthread.h>
@@ -26,19 +26,19 @@ struct watchdog {
     pthread_t thread;
     struct roll_call *roll_call;           // borrowed; NULL for one rank
     const atomic_uint_least64_t *progress; // borrowed
-    pthread_mutex_t lock;                  // guards stopping
+    pthread_mutex_t lock;                  // guards `stopping`
     pthread_cond_t changed;
     bool stopping;
     atomic_int timeout_ms;
-    // These members describe the current work and are stored before entered_us. A look that sees members of two works
-    // is only too early or too late.
+    // These members describe the current work and are stored before entered_us. If the thread reads a mix of old and
+    // new members, it only wakes too early or too late.
     atomic_int work, rows, own_timeout_ms;
     atomic_int_least64_t entered_us; // 0: no current work
 
     // State of the thread at its last look, used only by the thread.
     int64_t seen_entered_us, progress_us; // progress_us: the last progress was made at this time or earlier
     uint64_t seen_progress;
-    bool late; // the thread woke late: the process was stopped or the machine paused, which is not a hang
+    bool late; // the thread woke late, because the process was stopped or the machine paused: this is not a hang
 };
 
 static int limit_ms(const struct watchdog *w)
@@ -46,11 +46,11 @@ static int limit_ms(const struct watchdog *w)
     return w->work == CHECK || w->work == CLOSE ? w->own_timeout_ms : w->timeout_ms;
 }
 
-// Looks at the counter. The last progress was made at w->progress_us or earlier.
+// Reads the counter and updates w->progress_us, an upper bound of the time of the last progress.
 static void look(struct watchdog *w, int64_t entered_us)
 {
     uint64_t progress = *w->progress;
-    // If the thread woke late, the work has not run either, not even new work.
+    // If the thread woke late, the working thread has not run either.
     if (w->late || (entered_us == w->seen_entered_us && progress != w->seen_progress))
         w->progress_us = clock_now_us();
     else if (entered_us != w->seen_entered_us)
@@ -60,7 +60,7 @@ static void look(struct watchdog *w, int64_t entered_us)
     w->seen_progress = progress;
 }
 
-// Returns how long the thread may sleep until its next look, or 0 if there was no progress for too long.
+// Returns how long the thread may sleep until its next look, or 0 if the work has timed out.
 static int time_left_ms(struct watchdog *w, int64_t entered_us)
 {
     int timeout_ms = limit_ms(w);
@@ -77,7 +77,7 @@ static enum roll_call_result find_cause(const struct watchdog *w, int work, int 
         snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "sampling on the host makes no progress");
         return ROLL_CALL_COMPLETE;
     }
-    if (work == CLOSE) { // other ranks may have closed
+    if (work == CLOSE) { // no roll call: other ranks may have closed already
         snprintf(sentence, ROLL_CALL_SENTENCE_MAX, "closing the model makes no progress: a device or a thread hangs");
         return ROLL_CALL_COMPLETE;
     }
@@ -107,7 +107,7 @@ static void watchdog_expire(struct watchdog *w, int64_t entered_us)
         return;
     }
     log_flush();
-    _exit(1); // not MPI_Abort, since another thread is inside MPI. mpirun ends the other ranks
+    _exit(1); // not MPI_Abort, because another thread is inside MPI; mpirun ends the other ranks
 }
 
 static void *watchdog_thread(void *arg)
@@ -189,7 +189,7 @@ static void timed_work_enter(struct watchdog *w, enum work work, int timeout_ms)
 {
     atomic_store(&w->own_timeout_ms, timeout_ms);
     work_enter(w, work);
-    thread_wake(w); // its nap may be longer than this timeout
+    thread_wake(w); // the thread may sleep longer than this timeout
 }
 
 void watchdog_enter_check(struct watchdog *w, int timeout_ms)

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ends the process if its work makes no progress for too long. MPI does not notice a cut link or a stuck peer, and a
-// thread does not notice that its device hangs: the call never returns. So another thread watches. It looks at a
-// counter of completed stages (kernels/comm.h), not at the duration of a pass, so a long pass on a slow machine goes
-// on. In a group, a roll call (roll_call.h) names the missing rank.
+// thread does not notice that its device hangs: the call never returns. So another thread watches a counter of
+// completed stages (kernels/comm.h). It does not limit the duration of a pass, so a long pass on a slow machine is not
+// ended. In a group, a roll call (roll_call.h) names the missing rank.
 //
 // The process ends 1 to 1.25 times the limit after the last progress, plus the time of the roll call (at most
 // ROLL_CALL_TIMEOUT_MS).
@@ -22,9 +22,10 @@ void watchdog_set_timeout(struct watchdog *w, int timeout_ms); // longest time o
 // Called by the working thread around work that may hang. If neither progress nor watchdog_leave() follows in time, the
 // watchdog logs one line and calls _exit(1).
 void watchdog_enter_pass(struct watchdog *w, int rows);
-void watchdog_enter_sampling(struct watchdog *w);              // the same limit, but for all of the sampling together
-void watchdog_enter_check(struct watchdog *w, int timeout_ms); // a few small messages between the ranks
-void watchdog_enter_close(struct watchdog *w, int timeout_ms); // closing the model
+void watchdog_enter_sampling(struct watchdog *w); // limits the time of the whole sampling
+// limits the time of a few small messages between the ranks
+void watchdog_enter_check(struct watchdog *w, int timeout_ms);
+void watchdog_enter_close(struct watchdog *w, int timeout_ms); // limits the time to close the model
 // Begins work that may take any time, such as opening a model or waiting for the next pass. After each timeout the
 // ranks are asked to answer a roll call, and the process ends only if a rank does not answer.
 void watchdog_enter_open_ended(struct watchdog *w);

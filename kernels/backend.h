@@ -7,12 +7,12 @@
 // before it has run; `read` and `wait` wait for all earlier steps. One thread at a time drives a backend. Sizes are per
 // tensor-parallel rank.
 //
-// Notation: T rows of the batch, H query heads, Hkv KV heads, D head size, N x K for a weight of N outputs and K
-// inputs.
+// Notation: T rows and S sequences of the batch, H query heads, Hkv KV heads, D head size, N x K for a weight of N
+// outputs and K inputs.
 //
 // Exactness: the result of a row must not depend on other rows, on the row's place in the batch, or on how its prompt
 // was cut into chunks. So sums over K have one order for every T. Attention walks the KV blocks of a sequence in order,
-// block by block, in prefill and decode alike.
+// block by block, both in prefill and in decode.
 //
 // Errors: creation can fail (memory, device). Steps return a status too, since a device may be lost. Callers must pass
 // matching shapes, which asserts check.
@@ -54,7 +54,7 @@ struct weight; // a matrix in the backend's own packed layout, or a vector of f3
 
 // Element type of a tensor. ACTIVATION is the input type of the backend's gemms: f32 in an f32 backend, bf16 in all
 // others. The residual stream, q/k/v before RoPE and logits are F32 everywhere. PARTIAL is for partial sums that
-// sum_ranks adds up: bf16, in memory that the collectives of devices reach. It exists only in backends that have
+// sum_ranks adds up: bf16, in memory that the devices' collectives can access. It exists only in backends that have
 // sum_ranks.
 enum tensor_kind { TENSOR_F32, TENSOR_ACTIVATION, TENSOR_PARTIAL };
 
@@ -87,7 +87,7 @@ struct backend_shape {
     int max_context;         // largest number of KV entries of one sequence
     int n_kv_blocks;         // KV blocks in the cache, each of KV_BLOCK_TOKENS entries in all layers; see kv_create
     struct gpu_place gpu;    // GPU of this rank
-    enum dtype kv_dtype;     // INT8 or FP8: see rope_append (not in an f32 backend). Others: as activations
+    enum dtype kv_dtype;     // INT8 or FP8 (not in an f32 backend, see rope_append); else the type of activations
     bool fp8_as_stored;      // FP8 backend: true computes matrices without FP8 parts in bf16, false quantises them
     bool fp8_fast_accum;     // FP8 backend on a GPU: sums keep about 14 bits, see docs/gpus.md
     int overlap_rows; // several ranks: passes of at least twice this many rows run as two micro-batches; 0: never
@@ -107,8 +107,8 @@ enum linear_mode {
 };
 
 // Arguments of the RMSNorm (see backend_ops.rmsnorm) with which a fused step begins. If `addend`, a PARTIAL tensor, is
-// not NULL, the norm is of x + addend, added in f32. If row_index is NULL, this sum also replaces x. The bits of a row
-// are the same as if the addend were added first.
+// not NULL, the norm is of x + addend, added in f32. If row_index is NULL, this sum also replaces x. A row has the same
+// bits as if a separate step added the addend first.
 struct norm_step {
     struct tensor *out, *x;
     const struct weight *gain;
@@ -118,7 +118,8 @@ struct norm_step {
 };
 
 // One forward pass, described by the model and run by the backend. The model issues the steps, and the backend decides
-// when and for which rows: all rows at once, two micro-batches in turn, or not at all if it replays a captured pass.
+// when and for which rows: all rows together, two alternating micro-batches, or not at all if it replays a captured
+// pass.
 //
 // A stage is a sequence of steps that ends with a sum over ranks. The ranks sum either the residual stream, which is
 // then complete on every rank, or partial sums, which the next stage adds to the stream. `stage` issues stage i for
@@ -240,10 +241,10 @@ struct backend_ops {
     // With K and V in INT8 or FP8 the gemms read their bytes, which are exact in bf16. A score is (q . bytes) times the
     // scale of k. A weight is multiplied by the scale of v before it is rounded, but the sum of weights is not.
     //
-    // For importance rows it also raises the importance maxima: the softmax over the first importance_keys keys,
-    // averaged over the smoothing window, as a maximum over this rank's heads and the layers so far. The average counts
-    // zeros outside the prompt, and its divisor is always the window. The value is infinite if an average is not
-    // finite, since a maximum may drop NaN.
+    // For importance rows it also raises the importance maxima, one for each of the first importance_keys keys: the
+    // softmax over these keys is averaged over the smoothing window, and the maximum is over this rank's heads and the
+    // layers so far. The average counts zeros outside the prompt, and its divisor is always the window. The value is
+    // infinite if an average is not finite, since a maximum may drop NaN.
     enum status (*attention)(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv);
     // Returns the importance maxima so far, F32 [1, sum of importance_keys], in the backend's memory (like
     // tensor_data). Returns NULL if the batch has no importance rows.
@@ -269,7 +270,7 @@ struct backend_ops {
     // in `parts` parts, one after another, each of `rows` rows of the tensor's columns: gather leaves the shares of the
     // ranks in this form. Concatenated by row they are the logits of ids first_id .. first_id + n_ids - 1, followed by
     // padding. With use_sampling, each row is sampled as batch.sampling says, with equally likely tokens ordered by id.
-    // Otherwise it gets the likeliest token, and of equal logits the lower id. NaN counts as -inf.
+    // Otherwise it gets the most likely token, or the lower id if logits are equal. NaN counts as -inf.
     enum status (*sample)(struct backend *b, struct tensor *sampled, const struct tensor *logits, int parts, int rows,
                           int32_t first_id, int32_t n_ids, bool use_sampling);
     // Runs fn(arg, item, thread) once for each item of [0, n_items) on the threads that compute the steps, and returns
@@ -288,7 +289,7 @@ struct backend_ops {
     // `close`.
     enum status (*comm_open)(struct backend *b, struct comm *host, struct comm **comm_p);
     // Replaces `rows` rows of a PARTIAL tensor by their sums over the ranks of comm_open. Each rank has rounded its
-    // addend to bf16. The sums are bf16, too, and are rounded at most once for each further rank.
+    // addend to bf16. The sums are also bf16, and are rounded at most once for each further rank.
     enum status (*sum_ranks)(struct backend *b, struct tensor *partial, int rows);
     // Returns the device's address on the PCI bus, such as "0000:65:00.0". Owned by the backend.
     const char *(*gpu_address)(const struct backend *b);
@@ -303,8 +304,8 @@ struct backend_ops {
     // callers that size the cache by the memory that weights and tensors leave free. Otherwise the first `begin`
     // creates it.
     enum status (*kv_create)(struct backend *b, int n_kv_blocks);
-    // Runs two measurements of about `ms` milliseconds each: 10^9 operations a second of a large bf16 gemm, and 10^9
-    // bytes a second that a large copy reads and writes.
+    // Measures two speeds, for about `ms` milliseconds each: of a large bf16 gemm in 10^9 operations per second, and of
+    // a large copy in 10^9 bytes per second, where bytes read and bytes written both count.
     enum status (*measure)(struct backend *b, int ms, double *gflops_p, double *gbytes_per_s_p);
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives between the ranks of a tensor-parallel group, in one table of operations: one rank (comm_self), threads
-// of one process (comm_threads, for tests), processes over Open MPI (comm_mpi), GPUs over NCCL.
+// Collectives between the ranks of a tensor-parallel group, in one table of operations: one rank (comm_self), processes
+// over Open MPI (comm_mpi), GPUs over NCCL, and in tests threads of one process (tests/comm_threads.c).
 //
 // Every rank makes the same calls with the same counts in the same order, from one thread. Buffers are in the memory of
 // the backend that the comm was opened for. Every element is summed in rank order, for any count. (The order in
@@ -16,7 +16,7 @@
 struct comm {
     int rank, size;
     const struct comm_ops *ops;
-    int limit_ms;                   // time limit of a wait, if the comm can give up a wait (NCCL); 0: no limit
+    int limit_ms;                   // time limit of a wait, for comms that can end a wait (NCCL); 0: no limit
     atomic_uint_least64_t progress; // counts the stages of passes that this rank has completed (kernels/backend.h)
     // True while this rank waits for other ranks; reports of hangs show it. Stays true if another rank made the wait
     // fail.
@@ -35,5 +35,3 @@ struct comm_ops {
 };
 
 enum status comm_open_self(struct comm **comm_p);
-// Opens `size` comms, one per thread. The last close frees their shared memory.
-enum status comm_open_threads(int size, struct comm **comms);

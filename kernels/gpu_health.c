@@ -79,7 +79,7 @@ void gpu_health_init(struct gpu_health *health, const char *address, const struc
     snprintf(health->report.address, sizeof health->report.address, "%s", address);
 }
 
-// Keeps the first lasting trouble, which is the cause of later ones.
+// Keeps the first lasting trouble, because it causes later trouble.
 static void health_break(struct gpu_health *health, const char *sentence)
 {
     if (health->broken) return;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the state of one GPU through NVML, the management library of NVIDIA's driver (libnvidia-ml.so.1). The library
-// is loaded at run time, so programs start without it. CUDA is not needed: the GPU is known by its address on the PCI
-// bus.
+// is loaded at run time, so programs start without it. CUDA is not needed: the GPU is identified by its address on the
+// PCI bus.
 //
 // Every call, and loading the library, may block for long when a GPU is lost. One thread at a time.
 #pragma once

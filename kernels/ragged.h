@@ -4,8 +4,8 @@
 //
 // The T rows (tokens) of S sequences follow one another without padding. A row attends to the cached entries of its own
 // sequence and to the rows of its sequence up to and including itself; there is no T x T mask. Attention order is row
-// order. Only RoPE uses positions, so they may have gaps. The K and V of row r of sequence s become KV entry kv_len[s]
-// + (r - row_start[s]).
+// order. Only RoPE uses positions, so they may have gaps and need not ascend. The K and V of row r of sequence s become
+// KV entry kv_len[s] + (r - row_start[s]).
 //
 // Plain data: every array belongs to the caller and must stay valid and unchanged during a call that gets it.
 #pragma once
@@ -35,7 +35,7 @@ struct sampled_id {
 struct ragged_batch {
     int n_rows;              // T, at least 1
     const int32_t *token;    // [T] token ids
-    const int32_t *position; // [T] position ids for RoPE, increasing within a sequence
+    const int32_t *position; // [T] position ids for RoPE; in a conversation they need not ascend
 
     int n_seqs;                 // S, at least 1; a sequence has at least one row
     const int32_t *row_start;   // [S+1] rows of sequence s are row_start[s] .. row_start[s+1]-1
@@ -46,7 +46,7 @@ struct ragged_batch {
     int n_logit_rows;                    // L
     const int32_t *logit_row;            // [L] rows that need logits or a sampled token
     const struct row_sampling *sampling; // [L] the backend samples a token for each; NULL: no tokens are needed
-    int n_unread_rows;                   // with `sampling`: this many logit rows, the last ones, need no logits
+    int n_unread_rows; // with `sampling`: number of logit rows, the last ones, whose logits nobody reads
 
     // Speculator only: importance rows. The pass computes their attention over the first `importance_keys` entries of
     // their sequence (the prompt): the maximum over layers and heads of the smoothed softmax (arXiv 2502.02789).
@@ -54,6 +54,9 @@ struct ragged_batch {
     const int32_t *importance_row;  // [P] ascending
     const int32_t *importance_keys; // [P] prompt length of the row's sequence, at most the entries that the row sees
     int smoothing_window;           // odd width of the centred average along the prompt; 1: no smoothing
+
+    // The pass leaves out this many of the last layers, so its results are useless. Only for measurements of time.
+    int skipped_layers;
 };
 
 // Returns the dummy warm-up batch: one row with token 0, written to KV block 0. Run it before sequences hold blocks.

@@ -13,13 +13,13 @@
 #include "router/front/grpc/grpc_access.h"
 #include "router/front/http/http_service.h"
 
-// No client keeps a connection for ever, and one with a certificate shows it again, except in calls that last longer.
+// Maximum age of a connection. It makes peers show their certificates again. A running call ends first.
 #define CONNECTION_AGE_MS (60 * 60 * 1000)
 
 // A node has one call on its connection, and `forepack up` asks for the cluster's state on another one.
 enum { NODE_CONNECTIONS_MAX = 4096, NODE_CALLS_MAX = 64, NODE_MESSAGE_BYTES_MAX = 16 << 20 };
 
-enum { PEERS_MESSAGES = 8 }; // largest messages that the memory for connections has room for by default
+enum { PEERS_MESSAGES = 8 }; // default memory for connections, in units of the largest message
 
 static char *client_address(const struct listen_options *o)
 {
@@ -63,7 +63,7 @@ static enum status node_rule_check(const char *address, const struct listen_opti
     return STATUS_OK;
 }
 
-// Takes `address`, which is on the heap.
+// Frees `address`.
 static enum status rule_check(char *address, const struct listen_options *o,
                               enum status (*rule)(const char *address, const struct listen_options *o))
 {
@@ -87,7 +87,8 @@ static enum status pair_check(const char *prefix, const char *cert, const char *
     return STATUS_OK;
 }
 
-// Found here, because the sockets would report a port in use, after which another start may succeed.
+// Refuses options that give one address to two ports. Without this check, the second socket would report a port in use,
+// as if another process had it.
 static enum status ports_check(const struct listen_options *o)
 {
     char *grpc = client_address(o), *http = http_address(o), *nodes = node_address(o);
@@ -168,7 +169,7 @@ static enum status nodes_open(const struct listen_options *o, struct front *fron
     const struct rpc_tls tls = {o->node_tls_cert, o->node_tls_key, o->node_tls_ca};
     char *address = node_address(o);
     l->node_methods[0] = front_attach;
-    l->node_methods[1] = front_cluster_info; // forepack up asks whether its nodes are attached
+    l->node_methods[1] = front_cluster_info; // forepack up calls it to learn whether its nodes are attached
     enum status status =
         rpc_server_open(&(struct rpc_server_options){.address = address,
                                                      .methods = l->node_methods,
@@ -215,7 +216,7 @@ enum status listeners_open(const struct listen_options *options, struct front *f
     enum status status = clients_open(options, front, methods, &listeners->clients);
     if (status == STATUS_OK) status = http_open(options, front, listeners);
     if (status == STATUS_OK)
-        status = nodes_open(options, front, listeners); // attached nodes mean that clients can connect
+        status = nodes_open(options, front, listeners); // last, because attached nodes show that clients can connect
     if (status != STATUS_OK) listeners_close(listeners, 0);
     return status;
 }

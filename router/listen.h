@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router's listeners: gRPC and HTTP for clients, gRPC for nodes. Each has its own server, so that none serves the
-// other's methods.
+// The router's listeners: gRPC and HTTP for clients, gRPC for nodes. Each listener is a separate server, so that
+// clients cannot call the methods for nodes.
 //
-// The rule of exposure: without TLS no port listens beyond loopback, and nodes beyond loopback must also show a
-// certificate or the cluster token. --insecure lifts both.
+// The rule of exposure: a port beyond loopback needs TLS, and nodes beyond loopback must also show a certificate or the
+// cluster token. --insecure lifts both requirements.
 #pragma once
 
 #include "lib/base/options.h"
 #include "router/front/front.h"
 
-// The strings live until options_free() of the table with LISTEN_OPTION_ROWS.
+// The strings belong to the option table with LISTEN_OPTION_ROWS, and live until options_free().
 struct listen_options {
     char *host, *node_listen;
     char *tls_cert, *tls_key, *tls_client_ca;
@@ -24,21 +24,21 @@ struct listen_options {
     {.name = "host", .type = OPTION_STRING, .value = &(l).host, .default_text = "127.0.0.1", .placeholder = "ADDRESS", \
      .help = "address to listen on for clients; 0.0.0.0: all interfaces, IPv4; [::]: all interfaces, IPv4 and IPv6"},  \
     {.name = "port", .type = OPTION_INT, .value = &(l).port, .default_text = "50051", .max = 65535,                    \
-     .help = "gRPC port for clients, KServe's among them; 0 takes a free port, which the log names"},                                       \
+     .help = "gRPC port for clients, KServe clients included; 0: a free port, which the log names"},                  \
     {.name = "http-port", .type = OPTION_INT, .value = &(l).http_port, .default_text = "8000", .min = -1, .max = 65535, \
-     .help = "port of the HTTP API; 0 takes a free port, which the log names; -1: no HTTP API"},                         \
+     .help = "port of the HTTP API; 0: a free port, which the log names; -1: no HTTP API"},                                \
     {.name = "node-listen", .type = OPTION_STRING, .value = &(l).node_listen, .placeholder = "HOST:PORT",              \
-     .help = "address to listen on for nodes; default: port 50052 of --host; port 0 takes a free port, which the log " \
+     .help = "address to listen on for nodes; default: port 50052 of --host; port 0: a free port, which the log "      \
              "names"},                                                                                                 \
     {.name = "max-connections-per-address", .type = OPTION_INT, .value = &(l).connections_per_address, .max = 1000000,  \
-     .default_text = "0", .help = "connections that the port of gRPC clients, and that of HTTP, take from one address " \
-                                  "(IPv6: from one /64); 0: no bound, as behind a proxy"},                                  \
+     .default_text = "0", .help = "limit of connections from one address, for the gRPC port and the HTTP port each "     \
+                                  "(IPv6: from one /64); 0: no limit, for routers behind a proxy"},                           \
     {.name = "max-message-mb", .type = OPTION_INT, .value = &(l).max_message_mb, .default_text = "64", .min = 1,       \
      .max = 1024, .unit = "MiB", .help = "largest message of a client; messages that are still being received "          \
                                          "take at most four times this together (at least 256 MiB)"},                  \
     {.name = "max-answers-mb", .type = OPTION_INT, .value = &(l).max_answers_mb, .default_text = "256", .min = 1,      \
      .max = 65536, .unit = "MiB", .help = "memory of all whole (not streamed) answers, over HTTP and KServe, and of "   \
-                                          "prompts that echo will repeat; beyond it, one with more than an equal "      \
+                                          "prompts that echo will repeat; beyond it, an answer with more than an equal " \
                                           "share ends with status 429 or RESOURCE_EXHAUSTED"},                           \
     {.name = "max-keyless-mb", .type = OPTION_INT, .value = &(l).max_keyless_mb, .default_text = "64", .min = 1,       \
      .max = 65536, .unit = "MiB", .help = "memory held for connections that have not shown the API key or cluster "     \
@@ -66,18 +66,18 @@ struct listen_options {
      .help = "allow ports beyond loopback without TLS, and nodes without certificate and cluster token"}
 // clang-format on
 
-// Checks the rule of exposure and the options against each other; INVALID and one sentence.
+// Checks the rule of exposure and conflicts between options. Returns STATUS_INVALID with an error message.
 enum status listen_check(const struct listen_options *options);
 
 struct listeners { // must not move while they are open
     struct rpc_server *clients, *nodes;
-    struct http_service *http; // NULL: no HTTP API. http_service_free() it after loop_stop()
+    struct http_service *http; // NULL: no HTTP API. Free it with http_service_free() after loop_stop()
     struct rpc_method node_methods[3];
 };
 
 // `methods` of clients are borrowed until listeners_close(). Sets front->cluster_token.
 enum status listeners_open(const struct listen_options *options, struct front *front, const struct rpc_method *methods,
                            struct listeners *listeners);
-// Reads the files of TLS and the cluster token that have changed.
+// Reads the TLS files and the cluster token file again if they have changed.
 void listeners_reload(const struct listeners *listeners, const struct front *front);
 void listeners_close(struct listeners *listeners, int grace_ms); // first the clients' listeners, then the nodes'

@@ -24,7 +24,7 @@ static struct {
     struct option_list model_names;
     char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *drafts, *api_keys;
     char *model_fingerprint, *speculator_fingerprint;
-    uint64_t fingerprints[NODE_ROLES]; // parsed from the two texts above; 0: any model
+    uint64_t fingerprints[NODE_ROLES]; // parsed from the two options above; 0: any model
     struct listen_options listen;
     struct trace_options trace;
     double keep_rate, quality;
@@ -63,7 +63,7 @@ static const struct option options[] = {
              "another tenant sent a prompt with the same start"},
     {.name = "-Tokenising"},
     {.name = "tokenise-threads", .type = OPTION_INT, .value = &o.tokenise_threads, .default_text = "0", .max = 1024,
-     .unit = "threads", .help = "threads that tokenise prompts, one of them short prompts only; 0: half of the cores, at "
+     .unit = "threads", .help = "threads that tokenise prompts, one of them for short prompts only; 0: half of the cores, at "
                                 "least 2"},
     {.name = "tokenise-queue-mb", .type = OPTION_INT, .value = &o.tokenise_queue_mb, .default_text = "256", .min = 1,
      .max = 1048576, .unit = "MiB", .help = "prompts that may wait to be tokenised; further ones are refused with "
@@ -94,7 +94,7 @@ static const struct option options[] = {
      .unit = "ms", .help = "waiting time after which a request is overdue; overdue requests, and requests near their "
                            "deadline, go into the next bin before all other requests"},
     {.name = "bins-ahead", .type = OPTION_INT, .value = &o.bins_ahead, .default_text = "2", .min = 1, .max = 64,
-     .unit = "bins", .help = "most outstanding bins of a node; 2 gives a node its next bin while it computes one"},
+     .unit = "bins", .help = "most outstanding bins of a node; 2 gives a node its next bin while it computes the last"},
     {.name = "bin-policy", .type = OPTION_CHOICE, .value = &o.policy, .default_text = "dataset",
      .choices = "none|batch|dataset",
      .help = "requests that may share a bin: dataset: the whole queue; batch: one arrival batch; none: each request has "
@@ -112,8 +112,8 @@ static const struct option options[] = {
              "neither a quality nor a keep rate: the speculator chooses the keep rate by its calibration (forepack "
              "calibrate); without one every token is kept"},
     {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .min = 1e-6, .max = 1,
-     .help = "fixed share of the prompt's tokens to keep when a request gives neither, instead of --quality; a request "
-             "that gives one of them and no prefill mode is prefilled with auto"},
+     .help = "fixed keep rate, used instead of --quality, for requests that give neither a quality nor a keep rate; a "
+             "request that gives one of them and no prefill mode is prefilled with auto"},
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512",
      .max = 1e9, .unit = "tokens", .help = "shortest prompt that is speculated with --prefill auto; longer prompts are "
                                            "speculated when it is predicted to cut TTFT"},
@@ -128,8 +128,8 @@ static const struct option options[] = {
                                           "turns; 0: neither"},
     {.name = "score-timeout-ms", .type = OPTION_INT, .value = &o.score_timeout_ms, .default_text = "10000", .min = 1,
      .max = 3600000, .unit = "ms",
-     .help = "time a prompt waits for a speculator, and time the speculator has beyond four times the expected time of the "
-             "score; afterwards the prompt is prefilled whole"},
+     .help = "longest wait of a prompt for a speculator; the score may then take this long plus four times its expected "
+             "time; after either time, the prompt is prefilled whole"},
     {.name = "-Faults"},
     {.name = "heartbeat-ms", .type = OPTION_INT, .value = &o.heartbeat_ms, .default_text = "1000", .min = 10,
      .max = 60000, .unit = "ms", .help = "heartbeat interval of nodes; a node that is silent for three of them is lost"},
@@ -185,7 +185,7 @@ static enum bin_policy bin_policy_parse(const char *name)
     return strcmp(name, "none") == 0 ? BIN_NONE : strcmp(name, "batch") == 0 ? BIN_BATCH : BIN_DATASET;
 }
 
-// Parses NAME=W,NAME=W in place: the names of the weights point into `text`.
+// Parses NAME=W,NAME=W in place: the names in *weights_p point into `text`.
 static enum status tenant_weights_parse(char *text, struct tenant_weight **weights_p, int *n_p)
 {
     int n = 0, capacity = 0;
@@ -206,8 +206,8 @@ static enum status tenant_weights_parse(char *text, struct tenant_weight **weigh
     return STATUS_OK;
 }
 
-// Opens the chat template. If there is no usable one, the router serves text prompts only. A file that the operator
-// names must be usable.
+// Opens the chat template. If the model has no usable template, the router serves text prompts only. A template file
+// that the operator names must be usable.
 static enum status chat_open(struct front *front)
 {
     enum status status = chat_template_open(o.model, o.chat_template, &front->chat);
@@ -380,8 +380,8 @@ static bool router_drain(struct front *front, sigset_t *signals)
         if (drain_wait(signals)) end_us = 0;
     }
     loop_post(front->loop, event_drain, NULL);
-    // Asks at least once. After the answer, the core has handled event_drain and no longer calls the server, so the
-    // server may be closed.
+    // Asks at least once: once the answer is there, the core has handled event_drain and no longer calls the server, so
+    // the server may be closed.
     do {
         struct idle_query query = {-1};
         loop_post(front->loop, event_query_idle, &query);
@@ -412,7 +412,7 @@ static void live_options_apply(struct front *front)
 }
 
 // Reads changed files again. Each reader logs what changed. If a file has an error, its reader logs the error and keeps
-// the last contents. The --config file is read nowhere else; the other files are also read when they are needed.
+// the last contents. The --config file is read again only here. The other files are also read when they are used.
 static void router_reload(struct front *front, const struct listeners *listeners)
 {
     log_event(LOG_INFO, "reload_started", LOG_FIELD("signal", "SIGHUP"));
@@ -514,9 +514,9 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
 }
 
 // Keeps freed memory for the next large messages. A large gRPC message arrives in many blocks, on several threads of
-// the gRPC library. If each message's memory went back to the kernel, the page faults of the next message would take
-// more time than copying it. So every arena of malloc keeps enough for one largest message, and there are few arenas:
-// at most 512 MiB stay with the router.
+// the gRPC library. If malloc returned each message's memory to the kernel, the page faults of the next message would
+// take more time than copying it. So every arena of malloc keeps enough for one message of the largest size. There are
+// few arenas, so the router keeps at most 512 MiB.
 static void memory_keep_freed(void)
 {
     enum { MAPPED_BYTES = 4 << 20, KEPT_BYTES = 64 << 20, ARENAS = 8 };
@@ -525,7 +525,8 @@ static void memory_keep_freed(void)
     mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
 }
 
-// Blocks the signals, which the main thread alone waits for. Call it before other threads start: they inherit the mask.
+// Blocks the signals for all threads, because the main thread alone waits for them. Call it before other threads start:
+// they inherit the mask.
 static void signals_block(sigset_t *signals)
 {
     sigemptyset(signals);

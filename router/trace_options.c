@@ -14,7 +14,7 @@ static enum status needs(const char *value, const char *name, const char *other_
     return status_fail(STATUS_INVALID, "--%s: needs --%s", name, other);
 }
 
-// Headers may hold an API key of the collector.
+// Refuses to send headers in plain text, because they may contain an API key of the collector.
 static enum status headers_check(const struct trace_options *o, bool insecure)
 {
     bool loopback;
@@ -38,7 +38,7 @@ enum status trace_check(const struct trace_options *o, bool insecure)
     return headers_check(o, insecure);
 }
 
-// An address of all interfaces says nothing to the reader of a trace: the name of this machine stands for it.
+// Returns `host`, or the machine's name if `host` means all interfaces, which would tell the reader of a trace nothing.
 static const char *server_address(const char *host, char *name, size_t room)
 {
     bool any = strcmp(host, "0.0.0.0") == 0 || strcmp(host, "[::]") == 0 || strcmp(host, "::") == 0;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The options of tracing, and the tracer that they describe. OpenTelemetry's environment variables are not read.
+// The options for tracing, and the tracer that they configure. OpenTelemetry's environment variables are not read.
 #pragma once
 
 #include "lib/base/options.h"
 #include "lib/tracing/tracer.h"
 
-// The strings live until options_free() of the table with TRACE_OPTION_ROWS.
+// The strings belong to the option table with TRACE_OPTION_ROWS, and live until options_free().
 struct trace_options {
     char *endpoint, *tls_ca, *tls_cert, *tls_key, *headers_file, *service_name;
     double sample;
@@ -19,11 +19,11 @@ struct trace_options {
      .help = "OpenTelemetry collector that traces of requests are sent to, with OTLP over gRPC; default: requests are "\
              "not traced"},                                                                                            \
     {.name = "otlp-sample", .type = OPTION_REAL, .value = &(t).sample, .default_text = "1", .min = 0, .max = 1,        \
-     .help = "share of the requests without a traceparent that are traced; those with one are traced if it says "      \
-             "sampled"},                                                                                               \
+     .help = "share of the requests without a traceparent that are traced; a request with a traceparent is traced if "   \
+             "its sampled flag is set"},                                                                                \
     {.name = "otlp-batch-ms", .type = OPTION_INT, .value = &(t).batch_ms, .default_text = "1000", .min = 1,            \
-     .max = 60000, .unit = "ms", .help = "time after which an ended request's spans are sent, if 512 others do not "   \
-                                         "fill the batch before"},                                                     \
+     .max = 60000, .unit = "ms", .help = "time after which an ended request's spans are sent; a batch of 512 is sent "  \
+                                         "earlier"},                                                                   \
     {.name = "otlp-tls-ca", .type = OPTION_STRING, .value = &(t).tls_ca, .placeholder = "FILE",                        \
      .help = "connect to the collector with TLS; authorities of its certificate, in PEM; default: plain text"},        \
     {.name = "otlp-tls-cert", .type = OPTION_STRING, .value = &(t).tls_cert, .placeholder = "FILE",                    \
@@ -36,7 +36,8 @@ struct trace_options {
      .default_text = "forepack-router", .placeholder = "NAME", .help = "service.name of the traces"}
 // clang-format on
 
-// Checks the options against each other. INVALID and one sentence. `insecure`: secrets may be sent in plain text.
+// Checks for conflicts between options. Returns STATUS_INVALID with an error message. If `insecure` is true, secrets
+// may be sent in plain text.
 enum status trace_check(const struct trace_options *options, bool insecure);
-// *tracer_p is NULL without an endpoint. `host`: the address that clients connect to, as in --host.
+// Sets *tracer_p to NULL if no endpoint is given. `host` is the address that clients connect to, as in --host.
 enum status trace_open(const struct trace_options *options, const char *host, struct tracer **tracer_p);

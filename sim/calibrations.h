@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The calibrations that the speculators of a scenario may have, by number. They are made up and spread the keep rates
+// The calibrations that the speculators of a scenario may have, by number. They are invented and spread the keep rates
 // of the simulated prompts over all rates that can be chosen.
 #pragma once
 

@@ -10,7 +10,7 @@
 
 // The node that a request was placed on, and how many leading blocks the node's prefix cache then held for it.
 struct placement {
-    struct sim_node *node; // NULL: not placed yet, or placed again after tokens had come
+    struct sim_node *node; // NULL: not placed yet, or placed again after the first token
     uint64_t life;         // the node's life at that time, see sim_node_life()
     int cached_blocks;
 };

@@ -43,7 +43,7 @@ void expect_begin(struct expectation *expect, const struct action *action, const
             expect->entry = answer_entry(expect->entry, r->spec.tokens[i], i);
 }
 
-// Returns the likeliest allowed token. Only two logits differ from the rest.
+// Returns the most likely allowed token. Only two logits differ from the rest.
 static int32_t token_of_grammar(int64_t modulus, const struct expectation *expect, int32_t first, int32_t second)
 {
     int32_t token = 0;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs scenarios in processes of their own: a broken invariant ends one run, not the program, and every run begins with
+// Runs each scenario in a separate process: a broken invariant ends one run, not the program, and every run begins with
 // the same state.
 #pragma once
 

@@ -21,7 +21,7 @@ enum lie {
     LIES
 };
 
-// Calls `send` for each message that replaces the given message; there may be none. `send` takes over the bytes, which
-// are a separate allocation for each message.
+// Calls `send` for each message that replaces the given message; there may be none. `send` takes ownership of the
+// bytes, which are a separate allocation for each message.
 typedef void lie_send_fn(void *arg, uint8_t *bytes, size_t n);
 void lie_send(enum lie lie, struct random_source *random, const uint8_t *bytes, size_t n, lie_send_fn *send, void *arg);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The simulated network: streams between nodes and the router. Within one direction of a stream, messages arrive in
-// order and once; between streams and directions they overtake each other. If a stream ends, it delivers what was sent
-// before, then tells its other end. If a stream breaks, it loses the messages under way.
+// order and once; messages of other streams or directions may overtake them. If a stream ends, it delivers what was
+// sent before, then tells its other end. If a stream breaks, it loses the messages in transit.
 //
 // Streams live until the network is freed. The router and the nodes set the callbacks below.
 #pragma once
@@ -22,10 +22,10 @@ void stream_set_owner(struct stream *s, enum stream_end end, void *owner);
 // Returns true until this end closes the stream, or learns that the stream has ended.
 bool stream_is_open(const struct stream *s, enum stream_end end);
 
-void stream_send(struct stream *s, enum stream_end from, uint8_t *bytes, size_t n); // takes over the bytes
+void stream_send(struct stream *s, enum stream_end from, uint8_t *bytes, size_t n); // takes ownership of the bytes
 // Closes this end. `told`: the other end learns of this after all messages; otherwise the other end waits for ever.
 void stream_close(struct stream *s, enum stream_end from, bool told);
-void stream_break(struct stream *s);                  // tells both ends; messages under way are lost
+void stream_break(struct stream *s);                  // tells both ends; messages in transit are lost
 void network_break(struct network *network);          // breaks all streams
 void stream_hold(struct stream *s, int64_t until_us); // delivers nothing before `until_us`
 

@@ -83,7 +83,8 @@ static void node_at(struct sim_node *node, int64_t at_us, event_fn *fn)
     world_at(node->w, at_us, fn, node, node->life, NULL, 0);
 }
 
-// Returns false if the event belongs to an earlier life, or is put off until the process is no longer frozen.
+// Returns false if the event belongs to an earlier life of the node. Also returns false if the process is frozen, after
+// scheduling the event for the end of the freeze.
 static bool node_event_is_due(struct world *w, const struct event *event)
 {
     struct sim_node *node = event->object;

@@ -2,9 +2,9 @@
 // A simulated node process: a service of its role, its link to the router, and the faults it suffers.
 //
 // The link behaves as engine/node.h says: Hello, heartbeats, attaching again with exponential backoff, messages of an
-// earlier stream dropped. A pass runs at once, but its results leave when the pass's time is over. Messages that arrive
-// meanwhile wait, as in a process with one working thread. A node that ends starts again after a while, as under a
-// launcher.
+// earlier stream dropped. A pass is computed immediately, but its results are sent when the pass's time is over.
+// Messages that arrive before then wait, as in a process with one working thread. A node that ends starts again after a
+// while, as under a launcher.
 #pragma once
 
 #include "sim/network.h"

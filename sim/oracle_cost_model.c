@@ -43,7 +43,7 @@ static int first_remembered(const struct history *h, int size, int n, int64_t at
     return first;
 }
 
-// Returns the number of passes since all sizes were forgotten at once.
+// Returns the number of passes since all sizes were forgotten together.
 static int count_learned(const struct history *h)
 {
     int n = 0;

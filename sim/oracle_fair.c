@@ -84,8 +84,8 @@ void oracle_fair_served(struct oracle_fair *fair, const struct request *r, doubl
     }
 }
 
-// Marks the tenants that wait now. Marks no tenant while there are overdue requests: they go first, whatever their
-// tenant.
+// Marks the tenants that wait now. Marks no tenant while there are overdue requests: these go first, regardless of
+// their tenant.
 static void waits_now(const struct core *c, bool *waits)
 {
     const struct waiting_set *set = &c->waiting[NODE_WORKER];

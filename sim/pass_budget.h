@@ -45,5 +45,5 @@ bool pass_budget_is_left(struct pass_budget *b, bool whole);
 
 // Withholds half of the remaining work from prompts. Returns the work that it withholds.
 double pass_budget_reserve_half(struct pass_budget *b);
-// Gives the withheld work back, and with it the work that prompts saved.
+// Returns the withheld work to the budget, together with the work that prompts saved.
 void pass_budget_release_half(struct pass_budget *b, double half);

@@ -39,10 +39,10 @@ struct plan_options {
 #define PLAN_OPTION_ROWS(p)                                                                                            \
     {.name = "-Planning: the load"},                                                                                   \
     {.name = "trace", .type = OPTION_STRING, .value = &(p).trace, .placeholder = "FILE",                               \
-     .help = "plans instead: a CSV as for forepack bench serve, with arrival_ms, prompt_tokens, output_tokens and "    \
-             "optionally prefix_blocks"},                                                                              \
+     .help = "plan for this trace: a CSV as for forepack bench serve, with arrival_ms, prompt_tokens, output_tokens "  \
+             "and optionally prefix_blocks"},                                                                          \
     {.name = "prompt-tokens", .type = OPTION_INT, .value = &(p).prompt_tokens, .default_text = "0", .max = 1e7,        \
-     .unit = "tokens", .help = "plans instead: prompts of this length that share nothing, at the rate --qps"},         \
+     .unit = "tokens", .help = "plan for prompts of this length that share nothing, at the rate --qps"},               \
     {.name = "max-tokens", .type = OPTION_INT, .value = &(p).max_tokens, .default_text = "0", .max = 1e7,              \
      .unit = "tokens", .help = "longest output; 0: as in the trace, 1 with --prompt-tokens"},                        \
     {.name = "qps", .type = OPTION_REAL, .value = &(p).qps, .default_text = "0", .max = 1e6, .unit = "requests/s",     \

@@ -36,7 +36,7 @@ struct dispatch_rounds {
 
 // The router's end of a stream.
 struct node_end {
-    struct node_link link; // first: the link's functions get this
+    struct node_link link; // first member: the core passes a pointer to it to the link's functions
     struct stream *stream;
     struct world *w;
     struct prefix_set prefixes; // prefixes sent to the node

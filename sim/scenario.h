@@ -133,10 +133,10 @@
     KIND(LIE, "lie")         /* node, for_us, value: enum lie */                                                       \
     KIND(CUT, "cut")         /* node: its stream breaks, both ends see it */                                           \
     KIND(HOLD, "hold")       /* node, for_us: the network delivers nothing of its stream until then */                 \
-    KIND(RESTART, "restart") /* for_us from its end until it starts again, value 1: it drains before, two seconds */   \
+    KIND(RESTART, "restart") /* for_us from its end until it starts again, value 1: it first drains for two seconds */ \
     KIND(STALL, "stall")     /* for_us: the router's process does not run */                                           \
     KIND(DISMISS, "dismiss") /* node, for_us from its end until it starts again: an operator drains it by its id; */   \
-                             /* value 1: only its process of this moment */
+                             /* value 1: only its current process */
 
 enum action_kind {
 #define SCENARIO_ENUM(kind, name) ACTION_##kind,

@@ -31,7 +31,7 @@ struct world {
     char violation[512]; // the first violation
 };
 
-// Calls `fn` at the time at_us, which is not in the past. The event takes over `bytes`, which may be NULL.
+// Calls `fn` at the time at_us, which is not in the past. The event takes ownership of `bytes`, which may be NULL.
 void world_at(struct world *w, int64_t at_us, event_fn *fn, void *object, uint64_t tag, uint8_t *bytes, size_t n_bytes);
 
 // Records a violation; the run ends after the event. Only the first violation counts.

@@ -22,7 +22,7 @@ void calibration_range_values(const struct evidence *evidence, double values[EVI
 void calibration_values(const struct evidence *evidence, int rate, double values[QUALITY_VALUES])
 {
     const double all[QUALITY_VALUES] = {
-        // Tends to infinity as the rate nears 1, where nothing is lost.
+        // Tends to infinity as the rate approaches 1, where no answer is lost.
         log2(quality_rates[rate] / (1 - quality_rates[rate])),
         evidence->floor[rate],
         evidence->entropy,

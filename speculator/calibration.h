@@ -1,14 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // A calibration is valid for one pair of main model and speculator and one set of options. From the evidence of the
-// scoring (evidence.h), it predicts how likely the main model still gives the answer of the full prompt if only a share
-// of the prompt is kept. It also holds the price of a lost answer for each quality. `forepack calibrate` makes it
-// (calibration_fit.h) and stores it as calibration.json next to the speculator's weights.
+// scoring (evidence.h), it predicts the probability that the main model still gives the answer of the full prompt if
+// only a share of the prompt is kept. It also stores the price of a lost answer for each quality. `forepack calibrate`
+// makes it (calibration_fit.h) and stores it as calibration.json next to the speculator's weights.
 //
-// The probability comes from a logistic regression on values of the evidence and their products. The chosen keep rate
-// minimises rate + price x probability that the answer is lost. No other choice of rates keeps fewer tokens for the
-// same number of lost answers: the price is the Lagrange multiplier of this number. Every token is kept if the evidence
-// is outside the range of the calibration's documents, or if the documents were too few for the quality. Plain data;
-// any thread.
+// The probability is a logistic regression on values of the evidence and their products. The chosen keep rate minimises
+// rate + price x probability that the answer is lost. No other choice of rates keeps fewer tokens for the same number
+// of lost answers: the price is the Lagrange multiplier of this number. Every token is kept if the evidence is outside
+// the range of the calibration's documents, or if the documents were too few for the quality. Plain data; any thread.
 #pragma once
 
 #include <jansson.h>
@@ -22,8 +21,8 @@
 
 enum {
     QUALITY_TARGETS = 9,
-    EVIDENCE_VALUES = 7, // values whose range in the documents is stored
-    QUALITY_VALUES = 7,  // values of the regression; the last MARGIN_VALUES of them are margins
+    EVIDENCE_VALUES = 7, // number of values whose range in the documents is stored
+    QUALITY_VALUES = 7,  // number of values in the regression; the last MARGIN_VALUES values are margins
     MARGIN_VALUES = 2,
     QUALITY_FEATURES = 1 + QUALITY_VALUES + QUALITY_VALUES * (QUALITY_VALUES + 1) / 2,
 };
@@ -35,14 +34,15 @@ struct calibration_model {
 
 struct calibration {
     struct calibration_model main, speculator;
-    int look_ahead, chunk_tokens, pool_window, tail_tokens; // options that the calibration is valid for
+    int look_ahead, chunk_tokens, pool_window, tail_tokens; // options for which the calibration is valid
     double low[EVIDENCE_VALUES], high[EVIDENCE_VALUES];     // range of the evidence in the calibration's documents
     double mean[QUALITY_VALUES], deviation[QUALITY_VALUES]; // mean and deviation of each value of the regression
     // Fits without [0] and with [1] the margins of the look-ahead (struct evidence). Margins are known only if the host
-    // sees the logits.
+    // has the logits.
     struct calibration_fit {
         double weights[QUALITY_FEATURES];
-        // Price of a lost answer, in prompts kept whole. Prices do not fall; an infinite price keeps every token.
+        // Price of a lost answer, in prompts kept whole, for each quality of quality_targets. Prices never decrease
+        // with the quality. An infinite price keeps every token.
         double prices[QUALITY_TARGETS];
     } fits[2];
 };
@@ -50,11 +50,11 @@ struct calibration {
 void calibration_range_values(const struct evidence *evidence, double values[EVIDENCE_VALUES]);
 // Computes the values of the regression for the keep rate quality_rates[rate], which must be below 1.
 void calibration_values(const struct evidence *evidence, int rate, double values[QUALITY_VALUES]);
-// Computes the features: 1, then each standardised value, followed by its products with the values up to itself.
-// Returns their number, which is smaller without margins.
+// Computes the features: 1, then each standardised value, followed by its products with all values up to and including
+// itself. Returns the number of features, which is smaller without margins.
 int calibration_features(const struct calibration *calibration, const struct evidence *evidence, int rate,
                          double features[QUALITY_FEATURES]);
-int calibration_feature_of(int value); // index of the feature that is one value alone
+int calibration_feature_of(int value); // index of the feature that is just this value
 // Computes for each keep rate below 1 the probability that the answer of the full prompt is lost.
 void calibration_losses(const struct calibration *calibration, const struct evidence *evidence,
                         double losses[QUALITY_RATES - 1]);

@@ -119,7 +119,7 @@ static enum status options_read(const char *path, const json_t *object, struct c
     return member_int(options, path, "tail_tokens", -1, 0, 1000000000, &c->tail_tokens);
 }
 
-// Checks that prices do not fall with the quality.
+// Checks that prices never decrease with the quality.
 static enum status fit_check(const char *path, const struct calibration_fit *fit)
 {
     for (int t = 0; t < QUALITY_TARGETS; t++)

@@ -63,8 +63,8 @@ static void rows_free(struct rows *rows)
     free(rows->fold);
 }
 
-// Computes the gradient (`slope`) and minus the second derivatives (`curve`) of the log-likelihood minus the ridge
-// penalty. The rows of `fold` are left out. Only the lower triangle of the symmetric `curve` is set.
+// Computes the gradient (`slope`) and the negative second derivatives (`curve`) of the penalised log-likelihood. Leaves
+// out the rows of `fold`. Only the lower triangle of the symmetric `curve` is set.
 static void likelihood_at(const struct rows *rows, int fold, const double w[QUALITY_FEATURES],
                           double slope[QUALITY_FEATURES], double curve[QUALITY_FEATURES][QUALITY_FEATURES])
 {
@@ -108,7 +108,7 @@ static void solve(int n, double curve[QUALITY_FEATURES][QUALITY_FEATURES], doubl
     }
 }
 
-// Fits the weights by Newton's method to all rows except those in `fold`; FOLDS leaves out no row. The penalised
+// Fits the weights by Newton's method to all rows except the rows of `fold`; FOLDS leaves out no row. The penalised
 // log-likelihood is concave, and the penalty keeps the weights small.
 static void fit_weights(const struct rows *rows, int fold, double w[QUALITY_FEATURES])
 {
@@ -130,8 +130,8 @@ static void fit_weights(const struct rows *rows, int fold, double w[QUALITY_FEAT
 // Counts of a group at the chosen rates, compared with the full prompts.
 struct group_loss {
     int right;           // right answers from the full prompts
-    int lost;            // right answers lost, minus right answers gained by the pruned prompts
-    int lost_and_gained; // sum of the answers lost and the answers gained
+    int lost;            // right answers lost minus right answers gained by the pruned prompts
+    int lost_and_gained; // right answers lost plus right answers gained
 };
 
 // Returns an upper bound on the loss with a confidence of 90 %, from the normal approximation of the difference of two
@@ -156,7 +156,7 @@ static void loss_add(struct group_loss *loss, const struct fit_document *d, doub
     loss->lost_and_gained += d->counts != right;
 }
 
-// Returns true if the documents lose few enough right answers at this price, see calibration_fit.h.
+// Returns true if the price is acceptable for the quality, see calibration_fit.h.
 static bool price_holds(const struct fit_document *documents, const struct predicted_losses *predicted, int n,
                         int n_groups, double quality, double price)
 {
@@ -176,8 +176,8 @@ static bool price_holds(const struct fit_document *documents, const struct predi
 
 enum { PRICES = 16 * 16 }; // prices to try: from 2^10 down to 2^-5.94 in steps of a factor 2^(1/16)
 
-// Returns the lowest price for which this price and all higher prices hold. Returns INFINITY if even the highest price
-// does not hold.
+// Returns the lowest price such that it and all higher prices are acceptable. Returns INFINITY if even the highest
+// price is not acceptable.
 static double find_price(const struct fit_document *documents, const struct predicted_losses *predicted, int n,
                          int n_groups, double quality)
 {
@@ -223,7 +223,7 @@ static int *folds_create(const struct fit_document *documents, int n, int n_grou
 }
 
 // Returns a copy of the documents, which the caller frees. If `margins` is false, the copy has no margins, like
-// evidence from hosts that do not see the logits.
+// evidence from hosts without the logits.
 static struct fit_document *documents_as(const struct fit_document *documents, int n, bool margins)
 {
     struct fit_document *copy = mem_copy(documents, (size_t)n * sizeof *copy);

@@ -2,10 +2,10 @@
 // Fits a calibration to documents whose answers were measured at every keep rate. Deterministic; one thread.
 //
 // Prices are set by cross-validation: the documents of each group are divided into FOLDS folds, and the loss of each
-// document is predicted by a regression fitted to the other folds. The price of a quality is the lowest price for which
-// this price and all higher prices hold. A price holds if, with a confidence of 90 %, the pruned prompts of all
-// documents lose at most the share 1 - quality of the right answers. Each group alone may lose at most GROUP_LOSS times
-// this share. A document that is answered right only from the pruned prompt makes up for one lost answer.
+// document is predicted by a regression fitted to the other folds. A price is acceptable if, with a confidence of 90 %,
+// the pruned prompts of all documents lose at most the share 1 - quality of the right answers. Each single group may
+// lose at most GROUP_LOSS times this share. A document that is answered right only from the pruned prompt compensates
+// for one lost answer. The price of a quality is the lowest price such that it and all higher prices are acceptable.
 #pragma once
 
 #include "speculator/calibration.h"
@@ -25,8 +25,8 @@ struct predicted_losses {
 };
 
 // Sets the members low, high, mean, deviation and fits of the calibration. Groups are numbered from 0. Stores in
-// predicted [n] the losses of each document, as predicted by the regression that was fitted to the other folds.
-// STATUS_INVALID: there are too few documents.
+// `predicted` [n] the losses of each document, as predicted by the regression that was fitted to the other folds.
+// Returns STATUS_INVALID if there are too few documents.
 enum status calibration_fit(const struct fit_document *documents, int n, int n_groups, struct calibration *calibration,
                             struct predicted_losses *predicted);
 

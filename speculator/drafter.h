@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drafts answers with the small model (speculative decoding, arXiv 2211.17192). It drafts from held prompts: prompts
-// whose KV entries stay in the cache after scoring.
+// Drafts answers with the small model (speculative decoding, arXiv 2211.17192). The drafter continues held prompts:
+// prompts whose KV entries stay in the cache after scoring.
 //
 // The router sends the tokens that worker groups have generated. Draft tokens that equal these tokens keep their KV
-// entries. From the first different token on, entries are computed again. Then the drafter samples draft tokens
-// greedily. The draft is long enough to cover the pass that a worker group runs meanwhile, so a late draft still
-// matches. Worker groups verify draft tokens, so a draft changes how soon tokens come, never which tokens.
+// entries. From the first different token on, entries are computed again. Then the drafter samples new draft tokens
+// greedily. A draft is longer than the tokens that a worker group generates meanwhile, so a late draft is still useful.
+// Worker groups verify draft tokens, so a draft changes how soon tokens come, never which tokens.
 //
 // Drafting uses only the time that scoring leaves: the scorer runs a drafting pass only if there is no prompt to score.
 // Held prompts use at most a share of the KV blocks. Prompts are released when they exceed that share, and when a
@@ -27,8 +27,8 @@ struct drafter *drafter_create(const struct scorer_model *model, struct block_ma
                                struct batch_builder *builder);
 void drafter_free(struct drafter *d);
 
-// A prompt to hold. The tokens of its look-ahead are the first draft tokens. It replaces a prompt that is held for the
-// same request.
+// A prompt to hold. The tokens of its look-ahead are the first draft tokens. The prompt replaces an earlier prompt of
+// the same request.
 struct held_prompt {
     uint64_t request, salt;
     const int32_t *tokens; // [n] copied
@@ -36,7 +36,7 @@ struct held_prompt {
     const int32_t *guesses; // [n_guesses] draft tokens; copied
     int n_guesses;
     int n_cached;    // number of KV entries; the last draft token has no entry
-    int32_t *blocks; // [n_blocks] the drafter takes over the array and the references to the blocks
+    int32_t *blocks; // [n_blocks] the drafter takes ownership of the array and of the references to the blocks
     int n_blocks, n_published;
     kv_chain chain; // chain of the published blocks
 };
@@ -51,7 +51,7 @@ void drafter_clear(struct drafter *d);
 
 bool drafter_busy(const struct drafter *d);   // true if a pass would add draft tokens
 int drafter_prompts(const struct drafter *d); // number of held prompts
-int drafter_blocks(const struct drafter *d);  // number of their KV blocks
+int drafter_blocks(const struct drafter *d);  // number of KV blocks of the held prompts
 
 // Runs one pass, and calls `on_draft` for each prompt with new draft tokens.
 enum status drafter_step(struct drafter *d, scorer_draft_fn *on_draft, void *context);

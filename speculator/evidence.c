@@ -59,8 +59,8 @@ static int bucket_of(float importance)
     return (int)(bits >> BUCKET_SHIFT);
 }
 
-// Returns log2 of the least importance among the best tokens, relative to the largest importance. The best tokens are
-// the share `rate` of the body. Uses the mean of the bucket in which they end.
+// Returns log2 of the ratio of the least importance among the best tokens to the largest importance. The best tokens
+// are the share `rate` of the body. Approximates the least importance by the mean of its bucket.
 static double floor_of(const struct bucket *buckets, int n, double rate, double largest)
 {
     const double least = -20;

@@ -51,7 +51,8 @@ static void handle_event(struct speculator *s, const struct node_event *event)
     case NODE_DETACHED: score_service_drop_all(s->service); break;
     case NODE_DRAIN:
         s->draining = true;
-        score_service_stop_drafts(s->service); // without drafts, answers continue for as long as worker groups decode
+        // a drain must not wait for held prompts: their answers continue without drafts
+        score_service_stop_drafts(s->service);
         break;
     case NODE_ATTACHED:
     case NODE_NOTHING: break;
@@ -120,7 +121,7 @@ static enum node_end serve(struct engine *engine, const struct tokenizer *tokeni
     return end;
 }
 
-// Adds the calibration that is stored next to the weights, if there is one. Random weights have no calibration.
+// Adds the calibration that is stored next to the weights, if any. Random weights have no calibration.
 static enum status describe(Forepack__Cluster__V1__Hello *hello)
 {
     static Forepack__Cluster__V1__Calibration message;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See messages.h.
 #include "speculator/messages.h"
 
 #include <limits.h>
@@ -45,7 +44,7 @@ static Forepack__Cluster__V1__RateReason rate_reason_message(enum rate_reason re
 }
 
 // Upper bounds on the memory that the router counts for a result and for each of its kept ranges
-// (lib/messages/unpack.c). A range has 48 bytes with malloc's overhead, 8 for its pointer, and up to 64 for
+// (lib/messages/unpack.c). A range takes 48 bytes with malloc's overhead, 8 for its pointer, and up to 64 for
 // protobuf-c's record of the field.
 enum { RESULT_MEMORY = 1024, RANGE_MEMORY = 120 };
 
@@ -118,7 +117,7 @@ struct score_advance score_advance_from_message(const Forepack__Cluster__V1__Adv
         .tokens = (const int32_t *)message->token_ids, // a number above INT32_MAX becomes negative and is refused
         .n = (int)message->n_token_ids,
         .ahead = int_of(message->ahead),
-        .prompt = (const int32_t *)message->prompt_ids, // numbers above INT32_MAX are refused here, too
+        .prompt = (const int32_t *)message->prompt_ids, // numbers above INT32_MAX: as for token_ids
         .n_prompt = (int)message->n_prompt_ids,
         .salt = message->salt,
     };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Converts between the messages of the cluster protocol and the scorer's structs. Does not check values: scorer_add()
-// checks them and reports an error text.
+// Converts between the messages of the cluster protocol and the scorer's structs. Does not check the values:
+// scorer_add() checks them and reports an error text.
 #pragma once
 
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
@@ -30,7 +30,7 @@ struct draft_outbox {
     int n, capacity;
 };
 void draft_outbox_add(struct draft_outbox *outbox, const struct score_draft *draft); // copies
-// Adds a draft message which says that the prompt of the request is no longer held.
+// Adds a draft that tells the router that the prompt of the request is no longer held.
 void draft_outbox_add_released(struct draft_outbox *outbox, uint64_t request);
 // Fills a message with all drafts, which it borrows until draft_outbox_clear().
 void draft_outbox_message(const struct draft_outbox *outbox, Forepack__Cluster__V1__Drafts *message);

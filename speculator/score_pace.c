@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See score_pace.h.
 #include "speculator/score_pace.h"
 
 #include <math.h>

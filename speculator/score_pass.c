@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Composes the passes of the scorer: which prompts have rows in a pass, and how many. Look-ahead rows and prompts that
-// are read take turns as score_pace.h says.
+// Composes the passes of the scorer: which prompts have rows in a pass, and how many. score_pace.h decides when
+// look-ahead rows and prompts being read get their rows.
 #include "speculator/scorer_parts.h"
 
 static bool prompt_takes_part(const struct prompt *p, const struct pass_plan *plan)
@@ -8,8 +8,8 @@ static bool prompt_takes_part(const struct prompt *p, const struct pass_plan *pl
     return prompt_looks_ahead(p) ? plan->looks_ahead : plan->reads;
 }
 
-// Chooses the smoothing window of the pass: the window of the prompt that has gone longest without a row. Importance
-// rows of prompts with another window wait for a later pass.
+// Chooses the smoothing window of the pass: the window of the prompt that has waited longest for a row. Importance rows
+// of prompts with another window wait for a later pass.
 static void choose_window(const struct scorer *s, struct pass_plan *plan)
 {
     for (int i = 0; i < s->n_running; i++) {
@@ -30,7 +30,7 @@ struct pass_plan score_pass_choose(const struct scorer *s)
     return plan;
 }
 
-// Gives the prompt its next rows, at most `rows_max`. The last prompt row and every look-ahead row are importance rows.
+// Plans the prompt's next rows, at most `rows_max`. The last prompt row and every look-ahead row are importance rows.
 static void prompt_plan_rows(struct prompt *p, int rows_max, int window)
 {
     int rows = prompt_looks_ahead(p) ? 1 : p->n - p->n_cached;
@@ -48,14 +48,14 @@ static double prompt_work_left(const struct scorer *s, const struct prompt *p)
     return score_pace_work(&s->pace, p->n_cached, p->n - p->n_cached);
 }
 
-// Gives the prompt all its rows and returns their work.
+// Plans all rows of the prompt and returns their work.
 static double plan_rest(const struct scorer *s, struct prompt *p, int window)
 {
     prompt_plan_rows(p, p->n - p->n_cached, window);
     return score_pace_work(&s->pace, p->n_cached, p->rows);
 }
 
-// Gives the prompt the rows that fit `room` and returns their work.
+// Plans the rows of the prompt that fit `room` and returns their work.
 static double plan_chunk(const struct scorer *s, struct prompt *p, double room, int window)
 {
     prompt_plan_rows(p, score_pace_rows(&s->pace, p->n_cached, room), window);
@@ -119,7 +119,7 @@ static void plan_pass(struct scorer *s, const struct pass_plan *plan)
         room -= p->rows;
     }
     if (plan->reads) plan_reading(s, room, plan->window);
-    // The pass may still be empty, if every row that fits the room is an importance row with another window.
+    // The pass may still be empty, if every row that fits is an importance row with another window.
     if (!pass_has_rows(s)) prompt_plan_rows(plan->longest, 1, plan->window);
 }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See scorer.h. Owns the prompts being scored, their KV blocks, and the batch of a pass.
+// Owns the prompts being scored, their KV blocks, and the batch of a pass.
 #include "speculator/scorer.h"
 
 #include <math.h>
@@ -141,7 +141,7 @@ void scorer_add(struct scorer *s, const struct score_item *item)
     };
     p->policy.keep_first = item->tokens[0] == s->model.config->bos_id;
     p->policy.tail_tokens = item->tail_tokens;
-    // A keep rate that is chosen for a quality is a share of all tokens.
+    // A keep rate that is chosen for a quality applies to all tokens.
     p->policy.budget_tokens = p->quality > 0 ? 0 : item->budget_tokens;
     p->policy.pinned = mem_copy(item->pinned, (size_t)item->n_pinned * sizeof *item->pinned);
     p->policy.n_pinned = item->n_pinned;
@@ -166,7 +166,7 @@ static struct prefix_rows prompt_rows(const struct prompt *p)
     return (struct prefix_rows){p->tokens, NULL, p->n, p->salt};
 }
 
-// Returns true if a running prompt will soon publish blocks that this prompt should reuse.
+// Returns true if a running prompt will soon publish blocks that this prompt can reuse.
 static bool prompt_waits_for_prefix(const struct scorer *s, struct prompt *p)
 {
     if (!s->model.prefix_cache) return false;
@@ -199,7 +199,7 @@ static bool prompt_allocate_blocks(struct scorer *s, struct prompt *p)
     return false;
 }
 
-// Allocates the blocks of a prompt. Releases held prompts if needed: scoring goes first.
+// Allocates the blocks of a prompt. Releases held prompts if needed: scoring takes precedence.
 static bool prompt_takes_blocks(struct scorer *s, struct prompt *p)
 {
     bool taken = prompt_allocate_blocks(s, p);
@@ -208,8 +208,8 @@ static bool prompt_takes_blocks(struct scorer *s, struct prompt *p)
     return taken;
 }
 
-// Admits prompts in order of arrival. If a prompt waits for blocks, the prompts after it wait as well. A prompt that
-// waits for a prefix is passed over.
+// Admits prompts in order of arrival. If a prompt waits for blocks, all later prompts wait too. A prompt that waits for
+// a prefix does not block later prompts.
 static void admit_prompts(struct scorer *s)
 {
     for (int i = s->n_running; i < s->n && s->n_running < s->model.max_seqs; i++) {
@@ -217,7 +217,7 @@ static void admit_prompts(struct scorer *s)
         if (prompt_waits_for_prefix(s, p)) continue;
         if (!prompt_takes_blocks(s, p)) return;
         p->importance = mem_alloc_array((size_t)p->n, sizeof *p->importance);
-        p->last_pass = s->pass; // the time without rows counts from here
+        p->last_pass = s->pass; // the wait for a row starts now
         memmove(s->prompts + s->n_running + 1, s->prompts + s->n_running, (size_t)(i - s->n_running) * sizeof p);
         s->prompts[s->n_running++] = p;
     }
@@ -285,8 +285,8 @@ static void prompt_report(struct scorer *s, struct prompt *p)
     free(kept);
 }
 
-// Returns the likeliest token of logit row `row`. If all logits are NaN, it may return any token, since the importance
-// is not finite either.
+// Returns the likeliest token of logit row `row`. If all logits are NaN, any token may be returned, because the
+// importance is not finite either and the score fails.
 static int32_t prompt_next_token(const struct scorer *s, struct prompt *p, const struct forward_result *out, int row)
 {
     const int n = s->model.config->vocab_size;
@@ -329,7 +329,7 @@ static void apply_results(struct scorer *s, const struct forward_result *out)
         if (!p->has_next_token) continue;
         int32_t token = prompt_next_token(s, p, out, logit_row++);
         p->ended = model_config_is_eos(s->model.config, token);
-        // A token that ends the text is never computed, so this was the last step.
+        // No row is computed for a token that ends the text, so this was the last step.
         if (p->ended)
             p->look_ahead = p->steps;
         else

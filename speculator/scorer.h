@@ -2,23 +2,24 @@
 // Scores prompts with a small model: computes how important each prompt token is to the last prompt token and to the
 // next few tokens that the model generates (SpecPrefill, arXiv 2502.02789). Selects the tokens to keep.
 //
-// The kept set must not depend on other prompts. It is a function of prompt, model and policy, even if the keep rate is
-// chosen for a quality. Other prompts in the passes, chunks and the token budget change no bit of it, as far as the
-// backend promises (kernels/backend.h).
+// The kept set is a function of prompt, model and policy, even if the keep rate is chosen for a quality. Other prompts
+// in the passes, the division into chunks and the token budget change no bit of the result, as far as the backend
+// promises this (kernels/backend.h).
 //
 // Passes are composed by iteration, as in continuous batching: a new prompt joins at the next pass. A pass has the next
 // look-ahead row of every prompt in look-ahead, or rows of prompts being read, or both (score_pace.h). Prompts are read
 // in order of arrival. If a pass cannot complete a prompt, half of the pass goes to shorter prompts. Look-ahead is
-// greedy. An EOS ends the look-ahead. The step that sampled the EOS counts, but no row is computed for the EOS, as for
-// the last sampled token. Rows found in the prefix cache are not computed again. Importance needs only the prompt's
-// keys and the importance rows, which attend to these keys. Importance rows are the last prompt row and the look-ahead
+// greedy. An EOS ends the look-ahead. The step that sampled the EOS counts. No row is computed for the EOS, nor for the
+// last sampled token of any look-ahead. Rows found in the prefix cache are not computed again. Importance is the
+// attention of the importance rows to the prompt's keys. Importance rows are the last prompt row and the look-ahead
 // rows. A prompt allocates the KV blocks of all its entries before its first row and releases them with its result. So
-// a prompt that has begun never waits for blocks.
+// a prompt that has started never waits for blocks.
 //
 // A scored prompt can be held, so that its answer is drafted (drafter.h) in the time that scoring leaves.
 //
 // One thread owns a scorer. Results arrive through a callback during scorer_add() and scorer_step(), and drafts through
-// another callback during scorer_step(). They are valid during the callback, which must not call the scorer.
+// another callback during scorer_step(). Results and drafts are valid during the callback. The callback must not call
+// the scorer.
 #pragma once
 
 #include <stdbool.h>
@@ -31,18 +32,18 @@
 #include "speculator/select.h"
 #include "speculator/sentences.h"
 
-// Model, and the function that runs it: model_forward() for one rank, engine_forward() for a group.
+// The model, and the function that runs it: model_forward() for one rank, engine_forward() for a group.
 struct scorer_model {
     const struct model_config *config; // borrowed until scorer_free()
     int token_budget;                  // largest number of rows of one pass
     int max_seqs;                      // largest number of prompts in one pass
     int context_tokens;                // largest number of KV entries of one sequence
     int kv_blocks;
-    // Limit of KV blocks, within kv_blocks, for prompts that are held for drafts.
+    // Limit of KV blocks, as a part of kv_blocks, for prompts that are held for drafting.
     int draft_blocks;
     bool samples;                           // the backend samples tokens, see model_samples()
     const struct sentence_table *sentences; // borrowed until scorer_free(); NULL if the ends of sentences are not known
-    bool prefix_cache; // reuse full KV blocks of prompts with the same first tokens, which changes no score
+    bool prefix_cache; // reuse full KV blocks of prompts with the same first tokens; this changes no score
     // Borrowed until scorer_free(). If it is NULL, requests with a quality keep every token.
     const struct calibration *calibration;
     enum status (*forward)(void *context, const struct ragged_batch *batch, struct forward_result *result);
@@ -60,15 +61,15 @@ struct score_item {
     int tail_tokens;
     int budget_tokens; // as in struct select_policy; unused with a quality
     bool want_importance, want_evidence;
-    bool hold;         // hold the prompt for drafts after its score; needs scorer_on_draft()
+    bool hold;         // hold the prompt for drafting after its score; needs scorer_on_draft()
     uint64_t salt;     // salt of the prefix cache: only equal salts share blocks
     const char *trace; // trace id for the log; NULL or "" if there is none
 };
 
 struct score_result {
     uint64_t request;
-    // NULL, or the reason why the prompt was not scored. If it is not NULL, keep all tokens: the members below are not
-    // set.
+    // Reason why the prompt was not scored, or NULL. If it is set, the members below are not set, and all tokens must
+    // be kept.
     const char *error;
     const struct token_range *kept; // [n_kept] ascending, with gaps between them
     int n_kept;
@@ -81,15 +82,16 @@ struct score_result {
     const int32_t *look_ahead;       // [n_look_ahead] tokens of the look-ahead, without a token that ends the text
     int n_look_ahead;
     int cached_tokens; // prompt tokens found in the prefix cache
-    int64_t score_us;  // time since scorer_add
+    int64_t score_us;  // time since scorer_add()
 };
 
 typedef void (*scorer_result_fn)(void *context, const struct score_result *result);
 
 enum { DRAFT_AHEAD_MAX = 64 }; // limit of draft tokens in one draft
 
-// Generated tokens of an answer from output token `from` on, and the number of draft tokens wanted after them
-// (`ahead`). If the prompt was not scored, it is given here. It is held from now on, unless it is held already.
+// Generated tokens of an answer from output token `from` on. `ahead` is the number of draft tokens that are wanted
+// after them. If the prompt was not scored, the advance contains the prompt. The prompt is then held from now on,
+// unless it is held already.
 struct score_advance {
     uint64_t request;
     int from;
@@ -100,7 +102,7 @@ struct score_advance {
     uint64_t salt; // salt of the prompt
 };
 
-// Draft tokens of an answer. The first one is output token `from`.
+// Draft tokens of an answer. The first draft token is output token `from`.
 struct score_draft {
     uint64_t request;
     int from;
@@ -115,17 +117,17 @@ struct scorer;
 struct scorer *scorer_create(const struct scorer_model *model, scorer_result_fn on_result, void *context);
 void scorer_free(struct scorer *s); // NULL is allowed; drops unfinished prompts
 
-// Checks and queues the item, or reports its error at once. Shortens the look-ahead to the room left in the context: a
-// prompt that fills the context is scored by its last token alone.
+// Checks and queues the item, or reports its error immediately. Shortens the look-ahead to the remaining room in the
+// context: if a prompt fills the context, only its last token scores it.
 void scorer_add(struct scorer *s, const struct score_item *item);
 
 // Allows prompts to be held from now on. Drafts go to `on_draft`, with the same context as results. If `on_draft` is
-// NULL, held prompts are released, and none is held from now on.
+// NULL, held prompts are released, and no prompt is held from now on.
 void scorer_on_draft(struct scorer *s, scorer_draft_fn *on_draft);
 
 // Adds generated tokens to the answer of a held prompt. Known tokens may be repeated before the new tokens. Returns
-// false if the prompt is not held. Releases the prompt and returns false if no token is new, a token is invalid, or
-// tokens are missing in between.
+// false if the prompt is not held. Releases the prompt and returns false if no token is new, if a token is invalid, or
+// if tokens before `from` are missing.
 bool scorer_advance(struct scorer *s, const struct score_advance *advance);
 bool scorer_drafts(const struct scorer *s); // true if a step without prompts to score would draft
 
@@ -149,7 +151,7 @@ struct scorer_pass scorer_last_pass(const struct scorer *s);
 struct scorer_load {
     int running, waiting; // numbers of prompts with and without KV blocks
     int kv_blocks_free;
-    int held_prompts; // prompts held for drafts
-    int draft_blocks; // their KV blocks
+    int held_prompts; // prompts held for drafting
+    int draft_blocks; // KV blocks of the held prompts
 };
 struct scorer_load scorer_get_load(const struct scorer *s);

@@ -9,7 +9,7 @@
 #include "speculator/score_pace.h"
 #include "speculator/scorer.h"
 
-// A prompt being scored: first its own rows are computed, then its look-ahead rows, one per pass.
+// A prompt being scored: first the rows of the prompt are computed, then its look-ahead rows, one per pass.
 struct prompt {
     uint64_t request, salt;
     int32_t *tokens; // [n] owned
@@ -17,12 +17,12 @@ struct prompt {
     int look_ahead; // limit of look-ahead steps
     int smoothing_window;
     struct select_policy policy; // `pinned` owned
-    // policy.keep_rate is chosen for this quality; 0 if the keep rate is given
+    // policy.keep_rate will be chosen for this quality; 0: policy.keep_rate is given
     double quality;
     bool is_covered;    // the calibration covers the prompt's options
-    bool want_evidence; // the result carries evidence
+    bool want_evidence; // the result includes evidence
     bool want_importance;
-    bool hold; // the prompt is held for drafts after its score
+    bool hold; // the prompt is held for drafting after its score
     int64_t added_us;
 
     int32_t *blocks; // [n_blocks] owned; NULL while the prompt waits
@@ -33,7 +33,7 @@ struct prompt {
     int n_reused;              // prompt tokens found in the prefix cache
     int n_cached;              // number of KV entries
     int steps;                 // importance rows computed
-    // [n_drafted] owned; sampled tokens of the look-ahead. The last one belongs to the next row
+    // [n_drafted] sampled tokens of the look-ahead; the last one is the token of the next row; owned
     int32_t *drafted;
     int n_drafted;
     float *importance;             // [n] owned; sum of the importance over the steps
@@ -43,7 +43,7 @@ struct prompt {
 
     // In the pass being composed:
     int rows;
-    // The pass computes an importance row of the prompt, and samples the token after it.
+    // The pass computes an importance row of the prompt; the pass samples the token after that row.
     bool has_importance, has_next_token;
 };
 
@@ -53,13 +53,13 @@ struct scorer {
     void *context;
     struct block_manager *blocks;
 
-    // In order of arrival. The first n_running prompts have KV blocks, later prompts wait.
+    // [n] in order of arrival. The first n_running prompts have KV blocks, the later prompts wait.
     struct prompt **prompts;
     int n, n_running, capacity;
     uint64_t pass;
     struct scorer_pass last;
     struct score_pace pace;
-    struct batch_builder builder; // of the pass
+    struct batch_builder builder; // batch of the current pass
     struct drafter *drafter;      // holds prompts after their scores
     scorer_draft_fn *on_draft;
 };
@@ -70,13 +70,13 @@ static inline bool prompt_looks_ahead(const struct prompt *p)
 }
 
 struct pass_plan {
-    bool reads, looks_ahead; // the pass has rows of prompts being read; it has look-ahead rows
-    struct prompt *longest;  // prompt that has gone longest without a row
+    bool reads, looks_ahead; // the pass has rows of prompts that are being read; the pass has look-ahead rows
+    struct prompt *longest;  // prompt that has waited longest for a row
     int window;              // smoothing window of the pass: that of `longest`
 };
 
 // Chooses what the next pass contains. There must be a running prompt.
 struct pass_plan score_pass_choose(const struct scorer *s);
 
-// Gives the running prompts their rows of the pass and returns the pass's batch. The scorer owns the batch.
+// Adds rows of the running prompts to the pass and returns its batch. The scorer owns the batch.
 const struct ragged_batch *score_pass_compose(struct scorer *s, const struct pass_plan *plan);

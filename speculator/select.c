@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See select.h. A byte map of the prompt marks tokens kept beyond the budget and tokens kept within the budget.
+// A byte map of the prompt marks the kept tokens: first tokens kept in addition to the budget, then tokens within it.
 #include "speculator/select.h"
 
 #include <assert.h>
@@ -21,7 +21,7 @@ static void map_keep(uint8_t *kept, int first, int end)
     memset(kept + first, 1, (size_t)(end - first));
 }
 
-// Marks the tokens that are kept beyond the budget.
+// Marks the tokens that are kept in addition to the budget.
 static void map_keep_beyond(uint8_t *kept, int n, const struct select_policy *policy)
 {
     assert(policy->tail_tokens >= 0 && policy->tail_tokens <= n);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See select_parts.h. This is the selection of SpecPrefill; single tokens are chunks of one token.
+// The selection of SpecPrefill. Single tokens are chunks of one token.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

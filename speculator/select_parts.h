@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two ways to spend the keep budget, only for select.c. Both set kept [n] to 1 for the tokens that they keep. They
-// prefer the earlier of two equally important parts, and take O(n log n).
+// The two ways to use the keep budget, for select.c only. Both set kept [n] to 1 for the tokens that they keep. Of two
+// equally important parts, they prefer the earlier one. They take O(n log n).
 #pragma once
 
 #include "speculator/select.h"
@@ -8,5 +8,5 @@
 // Keeps the chunks of policy->chunk_tokens tokens with the highest mean importance. The budget counts chunks.
 void select_chunks(uint8_t *kept, const float *importance, int n, const struct select_policy *policy);
 
-// Keeps spans of the tokens that are not kept yet. The budget counts tokens, and all of it is spent.
+// Keeps spans of the tokens that are not kept yet. The budget counts tokens, and is always used up.
 void select_spans(uint8_t *kept, const float *importance, int n, const struct select_policy *policy);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// See select_parts.h. The prompt is divided into spans, which are sentences and lines. A short sentence is joined with
-// the next sentence. A long sentence is divided where importance is lowest, so that no peak of importance is cut. The
-// spans with the highest mean importance are kept.
+// The prompt is divided into spans, which are sentences and lines. A short sentence is joined with the next sentence. A
+// long sentence is divided where importance is lowest, so that no peak of importance is cut. The spans with the highest
+// mean importance are kept.
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,7 +76,7 @@ static void list_add_prompt(struct span_list *list, const uint8_t *kept, const f
     }
 }
 
-// Cuts the span to `tokens` tokens around its most important token.
+// Shortens the span to `tokens` tokens around its most important token.
 static void span_cut(struct span *span, const float *importance, int tokens)
 {
     int peak = span->first;

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See sentences.h.
 #include "speculator/sentences.h"
 
 #include <stdbool.h>
@@ -8,7 +7,7 @@
 
 #include "lib/base/mem.h"
 
-// Returns the length of `bytes` [n] after removing one of `ends` from its end.
+// Returns the length of `bytes` [n] without a suffix from `ends`. Removes at most one suffix.
 static size_t strip_one(const char *bytes, size_t n, const char *const *ends)
 {
     for (; *ends; ends++) {

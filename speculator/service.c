@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See service.h.
 #include "speculator/service.h"
 
 #include <stdlib.h>
@@ -9,8 +8,8 @@
 #include "speculator/messages.h"
 
 // Results are sent once per pass, or earlier if the router needs this much memory (in bytes) for them. Results with
-// importance or with single kept tokens are large, and the router ends the stream of a node that has 40 MiB of unpacked
-// messages waiting.
+// importance or with single kept tokens are large. The router ends the stream of a node if 40 MiB of its unpacked
+// messages wait.
 #define SEND_MEMORY ((size_t)4 << 20)
 
 struct score_service {
@@ -21,8 +20,7 @@ struct score_service {
     void *arg;
 };
 
-// Sends the collected results, with the size and time of the pass that completed them. Both are zero if no pass has
-// run.
+// Sends the collected results, with the size and time of the pass that completed them, or zeros if no pass has run.
 static void send_results(struct score_service *service, const struct scorer_pass *pass)
 {
     if (!service->outbox.n && !pass->rows) return;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The speculator's side of the cluster protocol. Receives score bins, advances and cancels. Sends one ScoreResults
-// message per pass, or several if results with importance are large, and one Drafts message per drafting pass.
+// message per scoring pass, or several if the results are large, and one Drafts message per drafting pass.
 //
 // Owned by the leader's working thread. Has no sockets: messages leave through a callback.
 #pragma once
@@ -16,7 +16,7 @@ typedef void score_service_send_fn(void *arg, const Forepack__Cluster__V1__NodeM
 struct score_service *score_service_create(const struct scorer_model *model, score_service_send_fn *send, void *arg);
 void score_service_free(struct score_service *service);
 
-// Handles a score_bin, advances or cancel message. If a prompt is refused, the refusal is sent by the next step.
+// Handles a score_bin, advances or cancel message. If a prompt is refused, the next step sends the refusal.
 void score_service_handle(struct score_service *service, const Forepack__Cluster__V1__RouterMessage *message);
 void score_service_drop_all(struct score_service *service); // called after the stream has ended
 

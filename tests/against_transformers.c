@@ -3,10 +3,10 @@
 //
 //     against_transformers DIR     DIR/checkpoints/*, DIR/tokenizers/*
 //
-// A checkpoint is computed in f32, the prompt in one pass and every further token with the KV cache, and must agree
-// with transformers at every position that the context allows: log-probabilities within BOUND, and the same likeliest
+// A checkpoint is computed in f32: the prompt in one pass, every further token with the KV cache. It must agree with
+// transformers at every position that the context allows: log-probabilities within BOUND, and the same most likely
 // token. Otherwise the checkpoint must be refused with a sentence that names one of the keys in its case.json. A
-// tokenizer must give the same tokens and the same text.
+// tokenizer must produce the same tokens and the same text.
 #include <dirent.h>
 #include <jansson.h>
 #include <math.h>
@@ -66,7 +66,7 @@ static double log_sum(const float *logits, int n)
     return most + log(sum);
 }
 
-// Returns the largest difference of a row, or INFINITY if the likeliest tokens differ and are not equally likely.
+// Returns the largest difference of a row, or INFINITY if the most likely tokens differ and are not equally likely.
 static double row_difference(const float *logits, const float *expected, int n)
 {
     double worst = 0, sum = log_sum(logits, n);
@@ -209,7 +209,7 @@ static bool decodes_as(const struct tokenizer *t, const json_t *row, unsigned fl
     return equal;
 }
 
-// Returns the key of the first result of a text that differs, or NULL.
+// Returns the key of the first result that differs for a text, or NULL.
 static const char *text_compare(const struct tokenizer *t, const json_t *row)
 {
     if (!encodes_as(t, row, TOKENIZER_ADD_SPECIAL | TOKENIZER_PARSE_SPECIAL, "ids")) return "ids";

@@ -65,7 +65,8 @@ static inline void identity_free(struct identity *id)
     X509_free(id->cert);
 }
 
-// Writes the key. Replaces the file by renaming, as tools that renew certificates do. `password` NULL: not encrypted.
+// Writes the key. Replaces the file by renaming, as tools that renew certificates do. The key is not encrypted if
+// `password` is NULL.
 static inline void identity_write_key(const struct identity *id, const char *path, const char *password)
 {
     char made[512];

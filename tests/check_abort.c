@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/front: a request whose message waits in the intake pool, or is being tokenised there, can be aborted: it ends
-// once, with CANCELLED and without a token. Run it under -fsanitize=thread too.
+// router/front: a request whose message waits in the intake pool, or is being tokenised there, can be aborted. It ends
+// once, with CANCELLED and without a token. Run this test under -fsanitize=thread too.
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "router/front/request/answer.h"
 #include "tests/suite.h"
 
-// The messages of the test: the reader makes a request of one token of each.
+// A message of the test. The reader makes a request of one token from it.
 struct message {
     struct intake_job job; // first
     struct parsed_message *parsed;
@@ -32,7 +32,8 @@ struct test_client {
 static struct front front;
 static struct core *core;
 static struct test_client *client;
-static sem_t entered, gate, done; // a reader has begun; may go on. An event has run
+// Posted when a reader has begun, when it may continue, and when an event has run.
+static sem_t entered, gate, done;
 static atomic_int n_read;
 
 // --- the core's actions and the client's
@@ -71,7 +72,7 @@ static void event_done(struct core *c, void *arg, int64_t now_us)
     sem_post(&done);
 }
 
-// Returns when the core's thread has handled all that was posted before.
+// Returns when the core's thread has handled all events posted before.
 static void settle(void)
 {
     loop_post(front.loop, event_done, NULL);
@@ -181,7 +182,7 @@ static void ck_cancelled_once(void)
 
 // --- tests
 
-START_TEST(a_message_that_waits_ends_at_once_and_is_not_read)
+START_TEST(a_waiting_message_ends_immediately_and_is_not_read)
 {
     send_message("first");
     sem_wait(&entered); // the pool's only thread is busy
@@ -196,12 +197,12 @@ START_TEST(a_message_that_waits_ends_at_once_and_is_not_read)
 }
 END_TEST
 
-START_TEST(a_message_that_is_being_read_ends_when_it_was)
+START_TEST(a_message_that_is_being_read_ends_afterwards)
 {
     send_message("mine");
     sem_wait(&entered);
     ck_assert(abort_request("mine", 0));
-    ck_assert(!abort_request("mine", 0)); // once is enough, though it is still being read
+    ck_assert(!abort_request("mine", 0)); // already aborted, though it is still being read
     settle();
     ck_assert_int_eq(client->ends, 0);
     sem_post(&gate);
@@ -211,7 +212,7 @@ START_TEST(a_message_that_is_being_read_ends_when_it_was)
 }
 END_TEST
 
-START_TEST(messages_without_an_id_of_other_ids_and_of_other_owners_go_on)
+START_TEST(messages_without_an_id_of_other_ids_and_of_other_owners_continue)
 {
     send_message("");
     sem_wait(&entered);
@@ -228,8 +229,8 @@ START_TEST(messages_without_an_id_of_other_ids_and_of_other_owners_go_on)
 }
 END_TEST
 
-// An Abort may repeat an id, and ids that other owners use are free to name. Each look-up is a step and not a walk over
-// the messages: this test would take many minutes otherwise.
+// An Abort may repeat an id, and may name ids that other owners use. Each look-up is one step. If it were a walk over
+// the messages, this test would take many minutes.
 enum { SAME_ID = 10000, REPEATED = 1000000 };
 
 static void event_abort_repeatedly(struct core *c, void *arg, int64_t now_us)
@@ -264,7 +265,7 @@ START_TEST(an_id_that_comes_again_costs_no_walk_over_its_messages)
 }
 END_TEST
 
-// In any order of their ends.
+// The messages may end in any order.
 START_TEST(messages_of_one_id_are_found_until_the_last_has_ended)
 {
     struct parsed_message *r[3];
@@ -305,8 +306,8 @@ START_TEST(an_abort_of_all_owners_finds_those_of_each)
 }
 END_TEST
 
-// It is refused once the message is read, and would spoil the traces of others.
-START_TEST(an_id_that_is_not_utf8_is_none)
+// Such an id is refused when the message is read, and would spoil the traces of others.
+START_TEST(an_id_that_is_not_utf8_is_ignored)
 {
     send_message("first");
     sem_wait(&entered);
@@ -342,12 +343,12 @@ SUITE("abort")
 {
     TIMEOUT(60);
     FIXTURE(setup, teardown);
-    TEST(a_message_that_waits_ends_at_once_and_is_not_read);
-    TEST(a_message_that_is_being_read_ends_when_it_was);
-    TEST(messages_without_an_id_of_other_ids_and_of_other_owners_go_on);
+    TEST(a_waiting_message_ends_immediately_and_is_not_read);
+    TEST(a_message_that_is_being_read_ends_afterwards);
+    TEST(messages_without_an_id_of_other_ids_and_of_other_owners_continue);
     TEST(an_id_that_comes_again_costs_no_walk_over_its_messages);
     TEST(messages_of_one_id_are_found_until_the_last_has_ended);
     TEST(an_abort_of_all_owners_finds_those_of_each);
-    TEST(an_id_that_is_not_utf8_is_none);
+    TEST(an_id_that_is_not_utf8_is_ignored);
     TEST(a_client_that_is_gone_drops_its_messages);
 }

@@ -63,7 +63,7 @@ static bool has_ipv6(void)
 
 static const struct {
     const char *address;
-    bool v4, v6; // reached by
+    bool v4, v6; // whether IPv4 or IPv6 loopback reaches it
 } listeners[] = {
     {"127.0.0.1:0", true, false}, {"0.0.0.0:0", true, false}, {"[::1]:0", false, true},
     {"[::]:0", true, true},       {":0", true, true},

@@ -47,7 +47,7 @@ START_TEST(the_same_process_replaces_its_lost_connection)
 }
 END_TEST
 
-// A node whose connection is dead without notice keeps its id until three heartbeats are missing.
+// A node whose connection dies without notice keeps its id until three heartbeats are missing.
 START_TEST(an_id_is_free_once_its_node_is_silent)
 {
     struct node_hello hello = fixture_hello(NODE_WORKER, "w"), again = hello;
@@ -77,10 +77,8 @@ static struct node_hello hello_that_computes(const char *id, const char *backend
 
 START_TEST(nodes_of_a_role_compute_alike)
 {
-    fixture_stop(&f);
-    fixture_init(&f);
     f.options.mixed_numerics = _i >= 3;
-    fixture_start(&f);
+    restart();
     struct node_hello first = hello_that_computes("a", "cpu", "bf16", "bf16");
     struct node_hello second =
         hello_that_computes("b", others[_i % 3].backend, others[_i % 3].dtype, others[_i % 3].kv_dtype);
@@ -96,7 +94,7 @@ START_TEST(nodes_of_a_role_compute_alike)
 }
 END_TEST
 
-// Each attach walks all nodes.
+// Each attach examines all nodes, so their number needs a bound.
 START_TEST(the_number_of_nodes_is_bounded)
 {
     enum { MOST = 4096 };
@@ -121,8 +119,7 @@ END_TEST
 
 START_TEST(a_drained_router_releases_its_nodes)
 {
-    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    struct fake_node *node = fixture_attach(&f, &hello);
+    struct fake_node *node = attach_worker("w");
     core_drain(f.c);
     ck_assert(core_idle(f.c));
     core_release_nodes(f.c, f.now_us);

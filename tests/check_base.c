@@ -128,7 +128,7 @@ START_TEST(options_file_yields_to_flags)
 }
 END_TEST
 
-// Each line of `text` within `width` columns.
+// Checks that each line of `text` has at most `width` columns.
 static void ck_width(const char *text, size_t width)
 {
     for (const char *line = text; *line;) {
@@ -187,7 +187,7 @@ static void log_capture(void)
     close(fd);
 }
 
-// What was written since log_capture(); free() it.
+// Returns the text written since log_capture(). The caller frees it.
 static char *log_captured(void)
 {
     log_flush();
@@ -265,7 +265,8 @@ START_TEST(json_lines_carry_the_same_values)
 }
 END_TEST
 
-// Every length around the cut: still one line, valid JSON, marked as cut exactly when something is missing.
+// Lines of every length around the limit are one line and valid JSON. They are marked as cut exactly when something is
+// missing.
 START_TEST(cut_lines_stay_json)
 {
     static const char *const fillers[] = {"x", "\"", "\x01", "\xe2\x82\xac", "\xff"};
@@ -391,7 +392,7 @@ START_TEST(utf8_tail_is_what_more_bytes_could_complete)
 }
 END_TEST
 
-// A program that cannot read a file ends with exit code 2, for its supervisor not to start it again.
+// A program that cannot read a file ends with exit code 2, so that its supervisor does not start it again.
 START_TEST(files_that_cannot_be_opened_have_the_status_of_the_reason)
 {
     char *text;
@@ -433,7 +434,7 @@ START_TEST(a_long_text_is_cut_between_characters)
 }
 END_TEST
 
-// Whether this build traps allocations; without a sanitizer it does not.
+// Returns true if this build traps allocations. Builds without a sanitizer do not.
 static bool traps(void)
 {
     no_alloc_begin("this test");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The batch builder and the encoding in which batches are broadcast: layout, block tables, what is wanted of rows, a
-// round trip, and encodings that do not add up.
+// The batch builder and the encoding in which batches are broadcast: layout, block tables, the results wanted of rows,
+// a round trip, and inconsistent encodings.
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,6 +13,18 @@ static const struct batch_limits limits = {
 enum { TABLE = 3 * 4 };
 static int32_t table[TABLE];
 static const int32_t blocks[3][4] = {{7, 8}, {1, 2, 3, 4}, {9}};
+
+static struct batch_builder builder;
+
+static void setup(void)
+{
+    batch_builder_init(&builder, &limits);
+}
+
+static void teardown(void)
+{
+    batch_builder_fini(&builder);
+}
 
 static void add_rows(struct batch_builder *b, int sequence, int n_blocks, int n_cached, int rows)
 {
@@ -55,30 +67,25 @@ static void check_layout(const struct ragged_batch *batch)
 
 START_TEST(rows_sequences_and_blocks_are_laid_out_in_order)
 {
-    struct batch_builder b;
-    batch_builder_init(&b, &limits);
-    check_layout(build(&b, true, true));
-    // A narrower pass afterwards: nothing of the wider one stays in its block table.
-    batch_builder_reset(&b);
-    add_rows(&b, 2, 1, 3, 1);
-    add_rows(&b, 0, 2, 17, 1);
-    const struct ragged_batch *batch = batch_builder_finish(&b);
+    check_layout(build(&builder, true, true));
+    // A narrower pass follows: nothing of the wider pass stays in its block table.
+    batch_builder_reset(&builder);
+    add_rows(&builder, 2, 1, 3, 1);
+    add_rows(&builder, 0, 2, 17, 1);
+    const struct ragged_batch *batch = batch_builder_finish(&builder);
     ck_assert_int_eq(batch->n_rows, 2);
     ck_assert_int_eq(batch->max_blocks, 2);
     ck_assert_int_eq(batch->n_logit_rows, 0);
     ck_assert_ptr_null(batch->sampling);
     ck_assert_mem_eq(batch->block_table, ((int32_t[]){9, 0, 7, 8}), 4 * sizeof(int32_t));
-    batch_builder_fini(&b);
 }
 END_TEST
 
 START_TEST(a_pass_returns_logits_or_tokens_or_both)
 {
-    struct batch_builder b;
-    batch_builder_init(&b, &limits);
     for (int logits = 0; logits < 2; logits++) {
         for (int tokens = 0; tokens < 2; tokens++) {
-            const struct ragged_batch *batch = build(&b, logits, tokens);
+            const struct ragged_batch *batch = build(&builder, logits, tokens);
             ck_assert_int_eq(batch->n_logit_rows, logits + tokens);
             ck_assert_int_eq(batch->sampling != NULL, tokens);
             ck_assert_int_eq(batch->n_unread_rows, tokens);
@@ -88,40 +95,36 @@ START_TEST(a_pass_returns_logits_or_tokens_or_both)
             if (tokens && logits) ck_assert(batch->sampling[0].inverse_temperature == 0); // greedy, and ignored
         }
     }
-    batch_builder_fini(&b);
 }
 END_TEST
 
 START_TEST(rows_whose_logits_are_read_come_first)
 {
-    struct batch_builder b;
     const struct row_sampling sampling = {.top_p = 0.5, .inverse_temperature = 2};
-    batch_builder_init(&b, &limits);
-    batch_builder_reset(&b);
+    batch_builder_reset(&builder);
     for (int s = 0; s < 3; s++) {
-        add_rows(&b, s, 1, 0, 1);
+        add_rows(&builder, s, 1, 0, 1);
         if (s == 1) {
-            batch_builder_want_logits(&b, s);
+            batch_builder_want_logits(&builder, s);
         } else {
-            batch_builder_want_token(&b, s, &sampling);
+            batch_builder_want_token(&builder, s, &sampling);
         }
     }
-    const struct ragged_batch *batch = batch_builder_finish(&b);
+    const struct ragged_batch *batch = batch_builder_finish(&builder);
     ck_assert_int_eq(batch->n_logit_rows, 3);
     ck_assert_int_eq(batch->n_unread_rows, 2);
     ck_assert_mem_eq(batch->logit_row, ((int32_t[]){1, 0, 2}), 3 * sizeof(int32_t));
     ck_assert(batch->sampling[0].inverse_temperature == 0);
     ck_assert(batch->sampling[1].inverse_temperature == 2);
-    batch_builder_fini(&b);
 }
 END_TEST
 
 START_TEST(an_encoded_batch_is_decoded_to_the_same_batch)
 {
-    struct batch_builder b;
-    batch_builder_init(&b, &limits);
     for (int kind = 0; kind < 4; kind++) {
-        const struct ragged_batch *batch = build(&b, kind & 1, kind & 2);
+        struct ragged_batch *batch = &builder.batch;
+        build(&builder, kind & 1, kind & 2);
+        batch->skipped_layers = kind;
         size_t n = batch_encoded_ints(batch);
         ck_assert_uint_le(n, batch_encoded_ints_max(limits.rows, limits.seqs, limits.seq_blocks));
         int32_t *encoded = malloc(n * sizeof *encoded);
@@ -132,17 +135,17 @@ START_TEST(an_encoded_batch_is_decoded_to_the_same_batch)
         ck_assert_int_eq(decoded.n_logit_rows, batch->n_logit_rows);
         ck_assert_mem_eq(decoded.logit_row, batch->logit_row, (size_t)batch->n_logit_rows * sizeof(int32_t));
         ck_assert_int_eq(decoded.n_unread_rows, batch->n_unread_rows);
+        ck_assert_int_eq(decoded.skipped_layers, kind);
         ck_assert_int_eq(!decoded.sampling, !batch->sampling);
         if (decoded.sampling)
             ck_assert_mem_eq(decoded.sampling, batch->sampling, (size_t)batch->n_logit_rows * sizeof *batch->sampling);
         free(encoded);
     }
-    batch_builder_fini(&b);
 }
 END_TEST
 
-// The message of a pass with one long sequence, in integers: the padded table alone would have 64 * 2048.
-START_TEST(short_sequences_beside_a_long_one_send_their_own_blocks_only)
+// Sizes are numbers of integers. The padded table alone would have 64 * 2048.
+START_TEST(short_sequences_with_a_long_one_send_only_their_own_blocks)
 {
     enum { SEQS = 64, LONG = 2048, SHORT = 8 };
     const struct batch_limits wide = {.rows = SEQS, .seqs = SEQS, .seq_blocks = LONG, .logit_rows = SEQS};
@@ -160,7 +163,7 @@ START_TEST(short_sequences_beside_a_long_one_send_their_own_blocks_only)
     }
     const struct ragged_batch *batch = batch_builder_finish(&b);
     size_t n = batch_encoded_ints(batch), of_table = LONG + (SEQS - 1) * SHORT;
-    ck_assert_uint_eq(n, 8 + 2 * SEQS + (SEQS + 1) + SEQS + of_table + SEQS);
+    ck_assert_uint_eq(n, 10 + 2 * SEQS + (SEQS + 1) + SEQS + of_table + SEQS);
     int32_t *encoded = malloc(n * sizeof *encoded);
     batch_encode(batch, encoded);
     struct ragged_batch decoded;
@@ -174,31 +177,29 @@ END_TEST
 
 START_TEST(counts_that_do_not_add_up_are_refused)
 {
-    struct batch_builder b;
-    batch_builder_init(&b, &limits);
-    const struct ragged_batch *batch = build(&b, true, true);
+    const struct ragged_batch *batch = build(&builder, true, true);
     size_t n = batch_encoded_ints(batch);
     int32_t *encoded = malloc(n * sizeof *encoded);
-    for (int i = 0; i < 8; i++) {
+    for (int i = 0; i < 9; i++) {
         struct ragged_batch decoded;
         batch_encode(batch, encoded);
-        if (i == 5) continue; // the smoothing window takes part in no size
-        encoded[i] = i == 6 ? 4 : encoded[i] + 1;
+        if (i == 5) continue; // the smoothing window changes no size
+        encoded[i] = i == 6 ? 2 : i == 7 ? batch->n_logit_rows + 1 : encoded[i] + 1;
         ck_assert_int_eq(batch_decode(encoded, n, table, TABLE, &decoded), STATUS_INTERNAL);
         encoded[i] = -1;
         ck_assert_int_eq(batch_decode(encoded, n, table, TABLE, &decoded), STATUS_INTERNAL);
     }
     free(encoded);
-    batch_builder_fini(&b);
 }
 END_TEST
 
 SUITE("batch")
 {
+    FIXTURE(setup, teardown);
     TEST(rows_sequences_and_blocks_are_laid_out_in_order);
     TEST(a_pass_returns_logits_or_tokens_or_both);
     TEST(rows_whose_logits_are_read_come_first);
     TEST(an_encoded_batch_is_decoded_to_the_same_batch);
-    TEST(short_sequences_beside_a_long_one_send_their_own_blocks_only);
+    TEST(short_sequences_with_a_long_one_send_only_their_own_blocks);
     TEST(counts_that_do_not_add_up_are_refused);
 }

@@ -126,7 +126,7 @@ static enum status player_run(struct contender *self, double *seconds_p)
 
 START_TEST(the_median_round_is_reported_and_contenders_alternate)
 {
-    // The first run warms up; contender b repeats in each round until 10 ms have passed.
+    // The first run warms up. Contender b repeats in each round until 10 ms have passed.
     static const double a[] = {9, 3, 1, 2}, b[] = {9, 0.004, 0.008, 0.02, 0.02};
     static const int expected[] = {1, 2, 1, 2, 2, 1, 2, 1, 2};
     int order[32], n_order = 0;
@@ -144,7 +144,7 @@ START_TEST(the_median_round_is_reported_and_contenders_alternate)
     ck_assert_int_eq(readings.n, 0);
     ck_assert(isnan(m[0].share));
     ck_assert(isnan(readings.mean.gflops));
-    // A failing contender ends the rounds.
+    // A contender that fails ends the rounds.
     ck_assert_int_eq(rounds_run(&rounds, contenders, 2, m, &readings), STATUS_UNAVAILABLE);
 }
 END_TEST
@@ -226,7 +226,7 @@ START_TEST(plans_equal_hand_made_ones)
 }
 END_TEST
 
-// The reference of the policy dataset: every bin is exactly full for any prompts.
+// The reference of the policy `dataset`: every bin is exactly full, whatever the prompts.
 static void check_full_bins(int capacity, const int *length, const int *prompt, const int *first, int n_bins)
 {
     int32_t own[] = {3, 9, 5, 2, 4}, tokens[9] = {0};
@@ -312,7 +312,7 @@ static double engine_bytes(const char *shape, const struct passes_limits *limits
     return bytes;
 }
 
-// The computed memory of a batch equals the memory of an engine opened for it, less that of the smallest engine.
+// The computed memory of a batch equals the memory of an engine opened for it minus the memory of the smallest engine.
 START_TEST(computed_memory_equals_what_an_engine_allocates)
 {
     char shape[] = "/tmp/forepack-shape-XXXXXX";
@@ -335,15 +335,15 @@ START_TEST(computed_memory_equals_what_an_engine_allocates)
         double counted = need.kv_bytes + need.pass_bytes;
         counted -= memory.row_bytes + memory.logit_bytes + memory.block_bytes; // also in the smallest engine
         // Scratch of attention, RoPE angles and row padding are not computed.
-        ck_assert_msg(made >= counted && made <= 1.1 * counted, "%s: counted %.0f bytes, made %.0f",
-                      prepack_policy_name(policies[i]), counted, made);
+        ck_assert_double_ge(made, counted);
+        ck_assert_double_le(made, 1.1 * counted);
         prepack_plan_free(&plan);
     }
     unlink(shape);
 }
 END_TEST
 
-// On the engine all policies give the same logits, bit for bit, and padding is computed.
+// All policies give the same logits on the engine, bit for bit. Padding rows are computed too.
 START_TEST(every_policy_computes_its_rows_and_gives_the_same_logits)
 {
     int32_t length[] = {3, 90, 17, 40, 64, 1, 33, 16, 200, 5};
@@ -464,7 +464,7 @@ START_TEST(every_request_of_a_queue_ends)
     ck_assert(result.request_us >= result.submit_us);
     ck_assert(result.dispatch_ms <= result.dispatch_ms_max);
     options.stepped = NULL;
-    options.seconds = 0; // the time limit is reached at once: the queue is abandoned
+    options.seconds = 0; // the time limit is reached immediately: the queue is abandoned
     ck_assert_int_eq(dispatch_run(&options, &result), STATUS_OK);
     ck_assert_int_eq(result.requests, 0);
 }
@@ -472,7 +472,7 @@ END_TEST
 
 // ---- report ---------------------------------------------------------------------------------------------------------
 
-// The whole file as a string; the caller frees it.
+// Returns the whole file as a string. The caller frees it.
 static char *read_file(const char *path)
 {
     FILE *file = fopen(path, "r");
@@ -500,13 +500,12 @@ START_TEST(a_page_has_its_tables_and_plots_in_one_file)
     close(fd);
     struct report *report;
     ck_assert_int_eq(report_open(path, "A <b> & \"c\"", &report), STATUS_OK);
-    report_heading(report, "Part");
     report_paragraph(report, "%d < %d", 1, 2);
     json_t *rows =
         json_pack("[{s:s,s:f,s:i},{s:s,s:n}]", "policy", "<none>", "ms", 1234.5, "rows", 7, "policy", "x", "ms");
     const char *const columns[] = {"policy=Policy", "ms=Time", "rows"};
     report_table(report, rows, columns, 3);
-    // A point that is not positive on a log axis and one that is not finite are left out: 3 of 5 are drawn.
+    // Points that are not finite, or not positive on a log axis, are left out: 3 of 5 are drawn.
     const double x[] = {1, 10, 100}, y[] = {0, 0.5, 20}, z[] = {NAN, 3, 1e6};
     const struct report_series series[] = {{"a", x, y, 3}, {"b", x, z, 2}};
     report_lines(report, &(struct report_chart){"t", "x", "y", true, true, series, 2});

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/sched/bin_planner: a bin fits the largest message a node takes, also when a prefix cache holds most of its
-// rows, and the memory in which a node unpacks it.
+// router/sched/bin_planner: a bin fits the largest message that a node accepts and the memory in which the node unpacks
+// it, also when a prefix cache holds most of its rows.
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +28,7 @@ static struct client *put(int n_tokens, enum prefill_mode mode)
     for (int i = 0; i < n_tokens; i++)
         client->r->spec.tokens[i] = i % VOCAB;
     client->r->spec.prefill.mode = mode;
-    client->r->spec.sampling.repetition_penalty = 2; // the penalty counts pruned tokens: they travel too
+    client->r->spec.sampling.repetition_penalty = 2; // the penalty counts pruned tokens, so they are sent too
     fixture_submit(&f, client);
     return client;
 }
@@ -55,7 +55,7 @@ END_TEST
 
 // --- the memory of a node
 
-// As a node does with a message that arrives.
+// Packs and unpacks a message as a node does when it arrives.
 static void pack_and_unpack(struct node_link *link, const Forepack__Cluster__V1__RouterMessage *m)
 {
     size_t size = forepack__cluster__v1__router_message__get_packed_size(m);
@@ -69,8 +69,8 @@ static void pack_and_unpack(struct node_link *link, const Forepack__Cluster__V1_
     forepack__cluster__v1__router_message__free_unpacked(unpacked, NULL);
 }
 
-// A request with n ranges of one token: for a worker group kept ones, for a speculator pinned ones, of which a prompt
-// may have more than tokens.
+// Makes a request with n ranges of one token: kept ranges for a worker group, pinned ranges for a speculator. A prompt
+// may have more pinned ranges than tokens.
 static struct request *make_request(enum node_role role, int n)
 {
     struct request *r = request_create();
@@ -94,8 +94,8 @@ static int64_t counted_bytes(enum node_role role, int n)
     return bytes;
 }
 
-// Ranges of each request. Just over 16 * (2^k - 1) fields protobuf-c has the most memory for each; 0: one request fills
-// the bin.
+// Ranges of each request, or 0: one request fills the bin. protobuf-c uses the most memory per field just above 16 *
+// (2^k - 1) fields.
 static const int range_counts[] = {1, 9, 1009, 65521, 0};
 enum { RANGE_COUNTS = sizeof range_counts / sizeof *range_counts };
 

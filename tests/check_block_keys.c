@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/block_manager: however many keys share a bucket, a lookup returns the block with the same tokens, positions
-// and predecessor, or none. With four blocks there are four buckets for all keys.
+// engine/block_manager: a lookup returns the block with the same tokens, positions and predecessor, or none, however
+// many keys share a bucket. With four blocks there are four buckets for all keys.
 #include <stdlib.h>
 
 #include "engine/block_manager.h"
@@ -8,7 +8,7 @@
 
 enum { BLOCKS = 4, NUMBERS = 8, KEYS = NUMBERS * NUMBERS * 3, STEPS = 500 };
 
-// Keys that differ in one token, one position or the block before.
+// Returns key number `number`. Two keys differ in a token, a position or the block before.
 static struct kv_key key_of(int number)
 {
     struct kv_key key = {.before = (kv_chain)(number / (NUMBERS * NUMBERS)) * 1000};

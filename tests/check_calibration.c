@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The evidence of a scoring, the choice of a keep rate for a quality, the fit of a calibration, and its file.
+// The evidence of a score, the choice of a keep rate for a quality, the fit of a calibration, and its file.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,7 +69,7 @@ START_TEST(evidence_leaves_out_the_tail_and_bos)
     ck_assert(evidence.has_margins);
     ck_assert(evidence.margin == 6.5);
     ck_assert(evidence.margin_least == 3);
-    evidence_begin(&sums, 5, 13, 1); // shorter than what does not count
+    evidence_begin(&sums, 5, 13, 1); // shorter than the part that does not count
     evidence_finish(&sums, importance, 5, false, &evidence);
     ck_assert(evidence.floor[0] == 0);
     ck_assert(evidence.entropy == 0);
@@ -81,7 +81,7 @@ END_TEST
 
 enum { DOCUMENTS = 2400 };
 
-// Group 0 needs few tokens, group 1 nearly all; the evidence shows it, with noise.
+// Documents of group 0 need few tokens, those of group 1 nearly all. The evidence shows the group, with noise.
 static struct fit_document document_make(struct random_source *r, int number)
 {
     struct fit_document d = {.group = number / 2 % 2, .counts = number % 17 != 0};
@@ -172,7 +172,7 @@ START_TEST(an_answer_that_is_gained_makes_up_for_one_that_is_lost)
     struct fit_document documents[12], easy;
     struct random_source r = random_stream(1, 0);
     easy = document_make(&r, 0);
-    for (int i = 0; i < 12; i++) { // every second one is right from the full prompt alone, the others when pruned
+    for (int i = 0; i < 12; i++) { // every second one is right with the full prompt only, the others when pruned
         documents[i] = (struct fit_document){.evidence = easy.evidence, .counts = i % 2};
         for (int k = 0; k < QUALITY_RATES - 1; k++)
             documents[i].right[k] = !documents[i].counts;
@@ -293,7 +293,8 @@ START_TEST(the_file_gives_the_same_calibration)
 }
 END_TEST
 
-// A corpus of an older version would stop at the version, and the fuzz target would test nothing.
+// With a corpus of an older version the reader would stop at the version number, and the fuzz target would test
+// nothing.
 START_TEST(the_fuzz_corpus_has_a_file_that_is_read)
 {
     struct calibration calibration;
@@ -330,7 +331,8 @@ START_TEST(wrong_files_are_refused_with_a_sentence)
     json_t *object = calibration_to_json(&calibration);
     json_object_set_new(object, c->key, json_loads(c->value, JSON_DECODE_ANY, NULL));
     ck_assert_int_eq(calibration_from_json("file", object, &read), STATUS_DATA);
-    ck_assert_msg(strstr(status_message(), c->sentence) && strstr(status_message(), "file"), "%s", status_message());
+    ck_assert_msg(strstr(status_message(), c->sentence) != NULL, "%s", status_message());
+    ck_assert_msg(strstr(status_message(), "file") != NULL, "%s", status_message());
     json_decref(object);
 }
 END_TEST

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chat templates on a tokenizer. The expected texts are written by hand; ids must be those of the rendered text,
-// messages must not be able to forge a turn, and the pinned tokens must be the instructions and the frame. What
-// templates render to is the subject of check_jinja.
+// Chat templates on a tokenizer. The expected texts are written by hand. The ids must be those of the rendered text,
+// messages must not be able to forge a turn, and the pinned tokens must be the instructions and the frame. check_jinja
+// tests what templates render.
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +19,7 @@
     "{\"added_tokens\": [" SPECIAL(500, "<|begin_of_text|>") ", " SPECIAL(501, "<|start_header_id|>") ", " SPECIAL(    \
         502, "<|end_header_id|>") ", " SPECIAL(503, "<|eot_id|>") "]}"
 
-// The templates as published, without tool calls.
+// The published templates, without tool calls.
 static const char llama3[] =
     "{% set loop_messages = messages %}{% for message in loop_messages %}{% set content = '<|start_header_id|>' + "
     "message['role'] + '<|end_header_id|>\\n\\n'+ message['content'] | trim + '<|eot_id|>' %}{% if loop.index0 == 0 "
@@ -87,7 +87,7 @@ struct model {
     struct chat_template *chat;
 };
 
-// A scratch folder with the tokenizer that suits the template.
+// Makes a scratch folder with the tokenizer that suits the template.
 static char *model_create(const char *source)
 {
     bool is_llama3 = source && strstr(source, "<|start_header_id|>"),
@@ -124,7 +124,7 @@ static void close_model(struct model m)
     tokenizer_free(m.tokenizer);
 }
 
-// "role\tcontent" strings, NULL at the end.
+// Makes messages from "role\tcontent" strings, which end with NULL.
 static json_t *messages_of(const char *const *turns)
 {
     json_t *messages = json_array();
@@ -223,7 +223,7 @@ START_TEST(renders_what_the_template_says)
 }
 END_TEST
 
-// The pinned tokens of a prompt, decoded, with | between ranges.
+// Returns the pinned tokens of a prompt as text, with | between ranges.
 static char *pinned_text(struct model m, const struct chat_prompt *prompt)
 {
     char *all = mem_string("");
@@ -374,7 +374,7 @@ START_TEST(templates_that_cannot_be_used_are_refused)
 }
 END_TEST
 
-// What the source `dir` renders for one message, with tools or without.
+// Returns what the template in `dir` renders for one message, with tools or without.
 static char *text_of(const char *dir, const char *file, bool tools, const char *content)
 {
     struct model m = {.tokenizer = open_dir(dir)};
@@ -430,7 +430,7 @@ START_TEST(named_templates_are_chosen_by_tools)
 }
 END_TEST
 
-// As transformers saves several templates: the folder belongs to the file chat_template.jinja.
+// transformers saves several templates in this way: the folder belongs to the file chat_template.jinja.
 START_TEST(a_folder_has_the_template_for_tools)
 {
     char *dir = model_create("config"), *folder = mem_format("%s/additional_chat_templates", dir);
@@ -492,7 +492,7 @@ START_TEST(arguments_of_tool_calls_become_objects)
 }
 END_TEST
 
-// A tool call with a list of `n` objects as its arguments.
+// Makes a tool call with a list of `n` objects as its arguments.
 static json_t *call_with_objects(int n)
 {
     char *objects = mem_alloc((size_t)n * 3 + 1);
@@ -613,7 +613,7 @@ static enum status render_turns(struct model m, const json_t *messages, struct c
     return chat_render(m.chat, m.tokenizer, &conversation, INT_MAX, 4, prompt);
 }
 
-// A turn is the prompt that was sent for its answer, pinned ranges included.
+// Checks that a turn equals the prompt that was sent for its answer, including pinned ranges.
 static void check_turn(struct model m, json_t *messages, size_t answer, const struct chat_prompt *whole, int number)
 {
     const struct prompt_turn *turn = &whole->turns[number];
@@ -633,7 +633,7 @@ static void check_turn(struct model m, json_t *messages, size_t answer, const st
     json_decref(before);
 }
 
-// Templates that put their own text into an answer, in front of the client's.
+// A template that puts its own text into an answer, in front of the client's text.
 static const char calls[] =
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + ('<call>' if m.role == 'assistant' else '') + "
     "m.content + ('</call>' if m.role == 'assistant' else '') + '<|im_end|>\n' }}{% endfor %}{% if "
@@ -658,7 +658,8 @@ START_TEST(turns_are_the_prompts_that_were_sent)
 }
 END_TEST
 
-// Two answers in a row are one; an answer at the end is no finished turn, and too many turns are none.
+// Two answers in a row count as one. An answer at the end is no finished turn. A conversation with too many turns
+// counts as having none.
 START_TEST(turns_of_unusual_conversations)
 {
     static const char *const in_a_row[] = {"user\tA", "assistant\tB", "assistant\tC", "user\tD", NULL};
@@ -687,7 +688,8 @@ START_TEST(turns_of_unusual_conversations)
 }
 END_TEST
 
-// Each turn has all messages before it: their sum is bounded, so that a client cannot make much of little.
+// Each turn has all messages before it. The sum of their sizes is bounded, so that a small message cannot take much
+// memory.
 START_TEST(a_very_long_history_has_no_turns)
 {
     struct model m = open_model(chatml);

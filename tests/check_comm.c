@@ -4,12 +4,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "kernels/comm.h"
+#include "tests/comm_threads.h"
 #include "tests/suite.h"
 
 enum { COUNT = 1001 };
 
-// A value whose float sum depends on the order in which ranks are added.
+// Returns a value whose float sum depends on the order in which ranks are added.
 static float rank_value(int rank, size_t i)
 {
     static const float scale[] = {1e8f, 1, -1e8f, 1e-3f, 3e4f};
@@ -24,7 +24,8 @@ static float sum_in_rank_order(int size, size_t i)
     return sum;
 }
 
-// Runs all collectives of one rank. ck_assert must not be used outside the main thread, so failures are counted.
+// Runs all collectives of one rank. Returns the number of failures, because ck_assert must not be used outside the main
+// thread.
 static int collectives_check(struct comm *c)
 {
     int bad = 0;

@@ -49,7 +49,7 @@ static struct model_config read_both(const char *config, const char *generation)
     return c;
 }
 
-// Expects that config.json fails with `status` and a sentence with the file and `text`.
+// Expects that config.json is refused with `status` and a sentence that names the file and contains `text`.
 static void refuse(const char *config, enum status status, const char *text)
 {
     struct model_config c;
@@ -327,7 +327,7 @@ END_TEST
     "{\"model_type\":\"llama\",\"hidden_size\":8,\"intermediate_size\":8,\"num_hidden_layers\":1024,"                  \
     "\"num_attention_heads\":1,\"vocab_size\":10"
 
-// The most layers, and `n` entries in quantization_config.ignore. Caller frees.
+// Returns a config with the most layers and `n` entries in quantization_config.ignore. The caller frees it.
 static char *config_with_excluded(const char *entry, size_t n)
 {
     size_t length = strlen(entry), used;

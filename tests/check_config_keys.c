@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys of config.json whose meaning depends on other keys: what Hugging Face transformers computes is computed,
-// anything else is refused with a sentence that names the key. tests/integration/transformers.sh compares with
-// transformers itself.
+// Keys of config.json whose meaning depends on other keys: Forepack computes the same as Hugging Face transformers, or
+// refuses the file with a sentence that names the key. tests/integration/transformers.sh compares with transformers
+// itself.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,7 +91,7 @@ START_TEST(rope_scaling_wins_over_rope_parameters)
     struct model_config c = read_ok(LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":500000.0},"
                                           "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":4.0}}");
     ck_assert_double_eq(c.rope_factor, 4);
-    ck_assert_double_eq(c.rope_theta, 10000); // transformers drops that of rope_parameters
+    ck_assert_double_eq(c.rope_theta, 10000); // transformers drops the rope_theta of rope_parameters
     c = read_ok(LLAMA ",\"rope_theta\":20000.0,\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":500000.0},"
                       "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":4.0}}");
     ck_assert_double_eq(c.rope_theta, 20000);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Conversations: the rows of earlier turns come first and unchanged, and the core composes the same rows whether
+// Conversations: the rows of earlier turns come first and are unchanged. The core composes the same rows whether
 // selections are held or scored again.
 #include <math.h>
 #include <stdlib.h>
@@ -114,7 +114,7 @@ START_TEST(rows_of_earlier_turns_come_first_and_unchanged)
 }
 END_TEST
 
-// When no rate is sure enough the prompt is computed as if it had no turns.
+// If no keep rate is sure enough, the prompt is computed as if it had no turns.
 START_TEST(a_selection_of_all_tokens_has_the_order_of_the_prompt)
 {
     static struct talk talk;
@@ -150,7 +150,7 @@ static void setup_talk(void)
     s = fixture_attach(&f, &hello);
 }
 
-// The question behind `n_turns` finished turns.
+// Returns the question after `n_turns` finished turns.
 static struct client *question(int n_turns)
 {
     struct client *client = fixture_request(&f, TURN * n_turns + TURN - ANSWER, 4);
@@ -171,7 +171,7 @@ static void submit(struct client *client)
     fixture_advance(&f, 0);
 }
 
-// Of each prompt the speculator keeps its fifth to last token, and its first five ones when it has three turns.
+// The speculator keeps the last five tokens of each prompt. Of a prompt with three turns it also keeps the first five.
 static void score(struct client *client)
 {
     int end = request_score_prompt(client->r).n_tokens;
@@ -185,7 +185,7 @@ static void score(struct client *client)
     fixture_advance(&f, 0);
 }
 
-// Times that the speculator is asked until the worker group has the request.
+// Returns how often the speculator is asked before the worker group has the request.
 static int visits(struct client *client)
 {
     int n = 0;
@@ -229,7 +229,7 @@ START_TEST(each_turn_is_scored_once)
 }
 END_TEST
 
-// The rows do not depend on what is held, such as after a start of the router.
+// The rows do not depend on which selections are held. After a start of the router none are.
 START_TEST(turns_that_are_not_held_are_scored_in_order)
 {
     struct client *client = question(2);
@@ -240,7 +240,7 @@ START_TEST(turns_that_are_not_held_are_scored_in_order)
 }
 END_TEST
 
-START_TEST(behind_an_edit_nothing_is_reused)
+START_TEST(nothing_after_an_edit_is_reused)
 {
     static const struct {
         int token, visits;
@@ -278,7 +278,7 @@ START_TEST(a_conversation_may_be_switched_off)
 }
 END_TEST
 
-// A turn that auto kept whole for its length had all rows.
+// A turn that `auto` kept whole because it was short had all rows.
 START_TEST(a_short_turn_is_whole_under_auto)
 {
     struct client *client = question(2);
@@ -304,8 +304,8 @@ START_TEST(the_whole_prompt_is_kept_without_a_speculator)
 }
 END_TEST
 
-// A selection depends on the rows of earlier turns. Those that another speculator chose are not its own.
-START_TEST(selections_behind_another_speculators_rows_are_not_held)
+// A selection depends on the rows of earlier turns. It is not held if another speculator chose these rows.
+START_TEST(selections_after_another_speculators_rows_are_not_held)
 {
     struct client *client = question(2);
     client->r->spec.prefill.mode = PREFILL_REQUIRED;
@@ -388,7 +388,7 @@ static void check_about(struct client *client)
     ck_assert_int_eq(client->usage.recalled_tokens, 5);
 }
 
-// Each spends a third of the document's budget more on what it recalls.
+// Each question spends an additional third of the document's budget on recalled tokens.
 START_TEST(each_question_has_the_rows_of_the_document)
 {
     struct client *first = question_about(0, 5), *second = question_about(1, 5);
@@ -402,7 +402,7 @@ START_TEST(each_question_has_the_rows_of_the_document)
 }
 END_TEST
 
-// Under a quality, and by chunks, the rate is that of the prompt alone.
+// Under a quality, and by chunks, the keep rate applies to the whole prompt.
 START_TEST(a_budget_that_is_not_divided_is_that_of_the_prompt)
 {
     struct client *client = question_about(0, 5);
@@ -455,7 +455,7 @@ static void finish_other(struct client *client)
     finish(client);
 }
 
-// From the turn of the request on: its score and the prefill of what is kept.
+// Returns the predicted time of the request alone: its score and the prefill of the kept tokens.
 static double own_us(const struct client *client)
 {
     struct estimate estimate;
@@ -489,7 +489,7 @@ START_TEST(rows_of_earlier_turns_are_expected_in_the_cache)
 }
 END_TEST
 
-// Answers will have rows, and each turn that is not held is scored by itself.
+// Answers will have rows, and each turn whose selection is not held is scored separately.
 START_TEST(turns_that_are_not_held_are_expected_to_be_scored)
 {
     struct client *other = submit_other(), *client = question(2);
@@ -517,12 +517,12 @@ SUITE("conversation")
     FIXTURE(setup_talk, teardown);
     TEST(each_turn_is_scored_once);
     TEST(turns_that_are_not_held_are_scored_in_order);
-    TEST(behind_an_edit_nothing_is_reused);
+    TEST(nothing_after_an_edit_is_reused);
     LOOP(a_conversation_may_be_switched_off, 0, 2);
     TEST(a_short_turn_is_whole_under_auto);
     TEST(the_whole_prompt_is_kept_without_a_speculator);
     TEST(pinned_ranges_of_turns_count_in_the_queue);
-    TEST(selections_behind_another_speculators_rows_are_not_held);
+    TEST(selections_after_another_speculators_rows_are_not_held);
     TEST(each_question_has_the_rows_of_the_document);
     TEST(a_budget_that_is_not_divided_is_that_of_the_prompt);
 

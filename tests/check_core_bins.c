@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/sched/bin_planner and core/dispatch: the requests of the next bin, the node that gets it, and when it waits.
+// router/sched/bin_planner and core/dispatch: which requests are in the next bin, which node gets it, and when it
+// waits.
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,11 +48,9 @@ END_TEST
 
 static void restart_with_policy(enum bin_policy policy, int batch_requests)
 {
-    fixture_stop(&f);
-    fixture_init(&f);
     f.options.policy = policy;
     f.options.batch_requests = batch_requests;
-    fixture_start(&f);
+    restart();
 }
 
 START_TEST(policy_none_dispatches_one_request_per_bin_by_arrival)
@@ -84,11 +83,11 @@ START_TEST(policy_batch_packs_arrival_batches_apart)
     ck_assert_int_eq(w->bins, 2);
     ck_assert_int_eq(w->last_bin_rows, 300);
     ck_assert_ptr_null(d->r->account.node);
-    finish(w, b); // the next batch are the requests waiting now
+    finish(w, b); // the next batch is the requests that wait now
     ck_assert(fake_node_has(w, d));
     ck_assert(fake_node_has(w, e));
     ck_assert_int_eq(w->last_bin_items, 2);
-    struct client *g = put(10, 0); // arrived after that batch: has one of its own
+    struct client *g = put(10, 0); // arrived after that batch, so it is in a separate one
     finish(w, a);
     finish(w, c);
     ck_assert(fake_node_has(w, g));
@@ -99,11 +98,7 @@ END_TEST
 START_TEST(a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end)
 {
     f.options.bins_ahead = 1;
-    fixture_stop(&f);
-    struct core_options options = f.options;
-    fixture_init(&f);
-    f.options = options;
-    fixture_start(&f);
+    restart();
     struct fake_node *w = worker("w", 512);
     struct client *a = put(100, 0), *b = put(100, 0), *c = put(100, 0);
     fixture_advance(&f, 0);
@@ -118,7 +113,7 @@ START_TEST(a_bin_is_outstanding_until_its_last_request_has_a_token_or_an_end)
 }
 END_TEST
 
-// With a prefix cache, too, while no two prompts share a prefix.
+// The same holds with a prefix cache, while no two prompts share a prefix.
 START_TEST(bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing)
 {
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
@@ -250,8 +245,8 @@ START_TEST(becoming_overdue_ends_the_wait_for_a_fuller_bin)
 }
 END_TEST
 
-// Requests that fill a bin exactly arrive without end: one that fits badly is packed when it is overdue, and then at
-// once.
+// Requests that fill a bin exactly arrive without end. A request that fits badly is packed into the next bin once it is
+// overdue.
 START_TEST(no_stream_delays_an_overdue_request_by_more_than_a_bin)
 {
     struct fake_node *w = worker("w", 512);
@@ -280,7 +275,8 @@ START_TEST(no_stream_delays_an_overdue_request_by_more_than_a_bin)
 }
 END_TEST
 
-// More is overdue than a bin holds: it gets half of each bin, so high priorities do not wait behind all of it.
+// More requests are overdue than a bin holds. They get half of each bin, so high priorities do not wait for all of
+// them.
 START_TEST(overdue_requests_beyond_a_bin_leave_half_of_it_to_priority)
 {
     struct fake_node *w = worker("w", 512);
@@ -302,8 +298,8 @@ START_TEST(overdue_requests_beyond_a_bin_leave_half_of_it_to_priority)
 }
 END_TEST
 
-// A stream of high-priority requests fills every bin to the last row. Now and then a low-priority one of a length that
-// fits badly arrives: none of them waits longer than max_wait and a bin.
+// A stream of high-priority requests fills every bin to the last row. Sometimes a low-priority request arrives whose
+// length fits badly. None of them waits longer than max_wait and one bin.
 START_TEST(no_stream_starves_low_priorities)
 {
     struct fake_node *w = worker("w", 512);
@@ -330,7 +326,8 @@ START_TEST(no_stream_starves_low_priorities)
         fake_node_finish_oldest_bin(&f, w);
         fixture_advance(&f, 50000);
     }
-    ck_assert_msg(n_low == 20 && n_late >= 3, "%d of %d", n_late, n_low); // the stream kept them waiting until then
+    ck_assert_int_eq(n_low, 20);
+    ck_assert_int_ge(n_late, 3); // the stream kept them waiting until then
 }
 END_TEST
 
@@ -364,13 +361,12 @@ static struct client *put_speculated(const char *tenant, int n_tokens, int prior
 }
 
 // One stream of high-priority requests fills every bin of the speculator, another every bin of the worker group. A
-// request of low priority waits for both, max_wait in all and a bin of each. A third stream, of another tenant, has
-// deadlines.
+// low-priority request that needs both pools waits at most max_wait in all and one bin of each pool. A third stream, of
+// another tenant, has deadlines.
 START_TEST(no_stream_starves_requests_that_wait_for_both_pools)
 {
     struct fake_node *w = worker("w", 512);
-    struct node_hello hello = fixture_hello(NODE_SPECULATOR, "s");
-    struct fake_node *s = fixture_attach(&f, &hello);
+    struct fake_node *s = attach_speculator("s");
     struct client *low = NULL;
     int n_low = 0, n_late = 0;
     for (int round = 0; round < 1000; round++) {
@@ -397,7 +393,8 @@ START_TEST(no_stream_starves_requests_that_wait_for_both_pools)
         if (w->n_requests) fake_node_finish_oldest_bin(&f, w);
         fixture_advance(&f, 50000);
     }
-    ck_assert_msg(n_low == 20 && n_late >= 3, "%d of %d", n_late, n_low); // the streams kept them waiting until then
+    ck_assert_int_eq(n_low, 20);
+    ck_assert_int_ge(n_late, 3); // the streams kept them waiting until then
     struct core_status status = fixture_status(&f);
     ck_assert_uint_eq(status.totals.failed, 0); // every deadline was met
     core_status_fini(&status);
@@ -422,7 +419,7 @@ START_TEST(tenants_of_one_priority_share_by_tokens)
     f.options.max_wait_us = 1000 * (int64_t)SECOND;
     f.options.bins_ahead = 8;
     fixture_start(&f);
-    // One tenant sends many short requests; the others send a few later, of any length.
+    // One tenant sends many short requests. The others later send a few requests of any length.
     struct node_hello hello = fixture_hello(NODE_WORKER, "small");
     hello.max_seqs = 1;
     fixture_attach(&f, &hello);
@@ -439,7 +436,8 @@ START_TEST(tenants_of_one_priority_share_by_tokens)
     struct fake_node *w = fixture_attach(&f, &hello); // eight bins: 4096 rows of about 9000
     int a = rows_of(w, flood, 200), b = rows_of(w, few, 20), d = rows_of(w, twice, 90);
     ck_assert_msg(abs(a + b + d - 4096) < 80, "%d + %d + %d", a, b, d);
-    ck_assert_msg(abs(a - b) < 120 && abs(d - 2 * b) < 240, "%d, %d, %d for the double", a, b, d);
+    ck_assert_msg(abs(a - b) < 120, "%d, %d", a, b);
+    ck_assert_msg(abs(d - 2 * b) < 240, "%d, %d for the double", b, d);
 }
 END_TEST
 
@@ -535,18 +533,18 @@ START_TEST(small_requests_do_not_take_the_blocks_a_large_overdue_one_waits_for)
     struct client *late = fixture_send(&f, 140, 4);
     fake_node_step(&f, w, small[1], 1, 1, FINISH_REASON_STOP);
     fake_node_step(&f, w, small[2], 1, 1, FINISH_REASON_STOP);
-    // The group has 40 blocks, of which it keeps 30 for it and lends nine.
+    // The group has 40 blocks. It keeps 30 for the late request and lends nine.
     struct client *later = fixture_send(&f, 140, 4);
     fake_node_step(&f, w, late, 0, 1, -1);
     fake_node_step(&f, w, small[3], 1, 1, FINISH_REASON_STOP);
     ck_assert(fake_node_has(w, late));
     ck_assert_ptr_null(later->r->account.node);
     ck_assert_ptr_null(large->r->account.node);
-    // Other groups are not reserved for it.
+    // Other groups are not reserved for the late request.
     hello = fixture_hello(NODE_WORKER, "x");
     hello.kv_blocks = 35;
     struct fake_node *x = fixture_attach(&f, &hello);
-    ck_assert(fake_node_has(x, large)); // here it fits at once
+    ck_assert(fake_node_has(x, large)); // it fits here immediately
     ck_assert(fake_node_has(w, later));
 }
 END_TEST
@@ -644,7 +642,7 @@ START_TEST(a_request_waits_for_a_node_that_can_hold_it)
     struct client *thin = fixture_send(&f, 10, 4); // much work waits, but none of it for w, which is busy
     ck_assert(fake_node_has(big, thin));
     ck_assert_int_eq(w->bins, 1);
-    fixture_detach(&f, big); // no node can hold them any more: they fail after the time of grace
+    fixture_detach(&f, big); // no node can hold these requests any more: they fail after the time of grace
     fixture_advance(&f, 5 * SECOND - 1);
     ck_assert_int_eq(c->ends, 0);
     fixture_advance(&f, 1);
@@ -657,8 +655,7 @@ END_TEST
 START_TEST(whole_prompts_are_packed_for_speculators)
 {
     worker("w", 512);
-    struct node_hello hello = fixture_hello(NODE_SPECULATOR, "s");
-    struct fake_node *s = fixture_attach(&f, &hello);
+    struct fake_node *s = attach_speculator("s");
     struct client *all[4];
     int lengths[] = {300, 212, 256, 255};
     for (int i = 0; i < 4; i++) {

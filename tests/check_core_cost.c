@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/sched/estimate: decisions by the costs of the nodes and by deadlines: which requests are speculated, refused
-// or overdue, which node gets a bin and how large the bin has to be. The tests invent costs and report passes of them.
+// router/sched/estimate: decisions by deadlines and the costs of nodes: which requests are speculated, refused or
+// overdue, which node gets a bin, and how large the bin has to be. The tests invent costs and report passes that take
+// as long.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,15 +9,6 @@
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
 #include "tests/suite.h"
-
-static void restart(void) // with the options as they have been changed
-{
-    struct core_options options = f.options;
-    fixture_stop(&f);
-    fixture_init(&f);
-    f.options = options;
-    fixture_start(&f);
-}
 
 struct truth {
     double fixed_us, row_us, pair_us;
@@ -27,7 +19,7 @@ static double pass_us(const struct truth *t, int rows)
     return t->fixed_us + t->row_us * rows + t->pair_us * rows * (rows + 1) / 2;
 }
 
-// Reports passes of all sizes, until the costs are known.
+// Reports passes of all sizes until the costs are known.
 static void teach(struct fake_node *node, const struct truth *t)
 {
     for (int i = 0; i < 200; i++) {
@@ -96,7 +88,7 @@ static const struct {
     {{1000, 100, 0}, {200, 10, 0}, true, false},      // a tenth of the cost a row: the longer ones
     {{1000, 100, 0}, {10, 1, 0}, true, true},         // a hundredth: all
     {{1000, 100, 0}, {1000, 100, 0}, false, false},   // as large as the main model: none
-    {{1000, 20, 0.2}, {500, 20, 0.001}, true, false}, // it saves attention only
+    {{1000, 20, 0.2}, {500, 20, 0.001}, true, false}, // saves attention only
 };
 
 static double pruned_us(const struct truth *w, const struct truth *s, int n) // at keep rate 0.3
@@ -124,11 +116,74 @@ START_TEST(a_prompt_is_speculated_if_its_first_token_comes_sooner)
     ck_assert_int_eq(all, pairs_of_nodes[_i].all);
     ck_assert(!is_speculated(512, 0.95)); // the saving is below the margin
     struct client *on = send(64, PREFILL_ON);
-    ck_assert_int_eq(on->r->state, REQUEST_SCORING); // whatever the cost
+    ck_assert_int_eq(on->r->state, REQUEST_SCORING); // at any cost
     struct core_status status = fixture_status(&f);
     ck_assert_uint_gt(status.totals.skipped[SKIP_COST], 0);
     ck_assert_uint_eq(status.totals.degraded, 0);
     core_status_fini(&status);
+}
+END_TEST
+
+// Attaches a node that has measured passes at its start.
+static void attach_measured(enum node_role role, const struct truth *t)
+{
+    static const struct pass_cost passes[] = {
+        {1, 1, 0, false}, {64, 64 * 960 + 64 * 65 / 2, 0, false}, {64, 64 * 65 / 2, 0, false}};
+    struct node_hello hello = fixture_hello(role, role == NODE_WORKER ? "w" : "s");
+    hello.n_measured = 3;
+    for (int i = 0; i < 3; i++) {
+        const struct pass_cost *p = &passes[i];
+        hello.measured[i] = *p;
+        hello.measured[i].us =
+            (int64_t)(t->fixed_us + t->row_us * (double)p->rows + t->pair_us * (double)p->pairs + 0.5);
+    }
+    fixture_attach(&f, &hello);
+}
+
+// The demo models on two cores without AMX.
+static const struct truth demo_main = {400, 50, 0.02}, demo_speculator = {150, 3, 0.006};
+
+START_TEST(the_first_requests_of_a_new_cluster_are_predicted_and_pruned)
+{
+    f.options.min_tokens = 1;
+    attach_measured(NODE_WORKER, &demo_main);
+    attach_measured(NODE_SPECULATOR, &demo_speculator);
+    struct core_status status = fixture_status(&f);
+    for (int i = 0; i < status.n_nodes; i++)
+        ck_assert_double_gt(status.nodes[i].pass_row_us, 0);
+    core_status_fini(&status);
+    for (int i = 0; i < 8; i++) {
+        struct client *client = fixture_request(&f, 975 + i, 4);
+        client->r->spec.prefill.mode = PREFILL_AUTO;
+        client->r->spec.prefill.keep_rate = 0.3;
+        fixture_submit(&f, client);
+        ck_assert_int_eq(client->r->state, REQUEST_SCORING);
+        ck_assert_double_gt(client->r->predicted.pruned_us, 0);
+        ck_assert_double_lt(client->r->predicted.pruned_us, 0.75 * client->r->predicted.whole_us);
+        cancel(client);
+    }
+}
+END_TEST
+
+START_TEST(the_first_request_of_a_new_cluster_is_kept_whole_if_that_is_faster)
+{
+    attach_measured(NODE_WORKER, &demo_speculator);
+    attach_measured(NODE_SPECULATOR, &demo_main);
+    struct client *client = submit(975, PREFILL_AUTO, 0);
+    ck_assert_int_eq(client->r->skip, SKIP_COST);
+    ck_assert_double_gt(client->r->predicted.pruned_us, client->r->predicted.whole_us);
+}
+END_TEST
+
+START_TEST(measured_passes_that_no_node_can_have_teach_nothing)
+{
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    const struct pass_cost passes[] = {{0, 0, 5, false},  {8, 7, 5, false},    {513, 513 * 257, 5, false},
+                                       {8, 36, 0, false}, {1, 5000, 5, false}, {1, INT64_MAX, 5, false}};
+    memcpy(hello.measured, passes, sizeof passes);
+    hello.n_measured = sizeof passes / sizeof *passes;
+    struct fake_node *node = fixture_attach(&f, &hello);
+    ck_assert_int_eq(node->node->sched.cost.passes, 0);
 }
 END_TEST
 
@@ -199,7 +254,7 @@ START_TEST(a_group_without_blocks_for_the_whole_prompt_does_not_keep_it_whole)
     small.kv_blocks = 16; // of 16 tokens: for 256 tokens
     teach(fixture_attach(&f, &small), &(struct truth){10, 1, 0});
     node_of(NODE_SPECULATOR, "s", &small_model);
-    ck_assert(is_speculated(512, 0.3)); // or it could not be served at all
+    ck_assert(is_speculated(512, 0.3)); // otherwise it could not be served at all
     ck_assert(!is_speculated(200, 0.3));
     node_of(NODE_WORKER, "w", &main_model);
     ck_assert(is_speculated(512, 0.3)); // 10 ms before 52 ms: the fast group does not hold it whole
@@ -219,7 +274,7 @@ START_TEST(forgotten_costs_are_measured_again)
     }
     ck_assert(!is_speculated(512, 0.3));
     fixture_advance(&f, 61 * (int64_t)SECOND);
-    ck_assert(is_speculated(512, 0.3)); // those of long prompts are forgotten
+    ck_assert(is_speculated(512, 0.3)); // the costs of long prompts are forgotten
     teach(s, &small_model);             // it has become faster
     ck_assert(is_speculated(512, 0.3));
     for (int i = 0; i < 3; i++)
@@ -269,7 +324,7 @@ START_TEST(a_node_without_known_costs_counts_as_the_cheapest_known_one)
     for (int i = 0; i < 3; i++)
         teach(s, &small_model);
     ck_assert(is_speculated(512, 0.3));
-    // It is taken to cost what the other one does: two nodes share the waiting work.
+    // Its cost is assumed to equal that of the other node: two nodes share the waiting work.
     ck_refused(submit(100, PREFILL_OFF, 10500), "about 11 ms (0 ms for requests ahead, 11 ms for this prompt)");
     struct client *on[4];
     for (int i = 0; i < 4; i++)
@@ -281,7 +336,7 @@ START_TEST(a_node_without_known_costs_counts_as_the_cheapest_known_one)
 }
 END_TEST
 
-// Decodes at the same node keep its passes small.
+// Decodes on the same node keep its passes small.
 START_TEST(a_length_is_known_from_prompts_computed_in_small_passes)
 {
     struct fake_node *w = node_of(NODE_WORKER, "w", NULL);
@@ -294,7 +349,7 @@ START_TEST(a_length_is_known_from_prompts_computed_in_small_passes)
     ck_assert(!is_speculated(400, 0.3));
     fake_node_step(&f, w, whole, 0, 1, -1);
     ck_assert(is_speculated(400, 0.3));
-    ck_assert(!is_speculated(401, 0.3)); // four times what was seen, as with passes
+    ck_assert(!is_speculated(401, 0.3)); // more than four times the longest one seen
     fixture_advance(&f, 601 * (int64_t)SECOND);
     core_passed(f.c, w->node, &(struct pass_cost){20, 210, 3000, false}, f.now_us);
     ck_assert(!cost_knows(&w->node->sched.cost, 400, f.now_us));
@@ -303,7 +358,7 @@ END_TEST
 
 // --- deadlines
 
-START_TEST(a_deadline_that_has_passed_is_refused_at_once)
+START_TEST(a_deadline_that_has_passed_is_refused_immediately)
 {
     node_of(NODE_WORKER, "w", NULL);
     ck_refused(submit(100, PREFILL_OFF, -1), "had passed");
@@ -311,7 +366,7 @@ START_TEST(a_deadline_that_has_passed_is_refused_at_once)
     just_now->r->spec.ttft_deadline_us = f.now_us;
     fixture_submit(&f, just_now);
     ck_refused(just_now, "had passed");
-    ck_assert_int_eq(submit(100, PREFILL_OFF, 1)->ends, 0); // what it would take is not known
+    ck_assert_int_eq(submit(100, PREFILL_OFF, 1)->ends, 0); // the time it needs is not known
     struct core_status status = fixture_status(&f);
     ck_assert_uint_eq(status.totals.refused, 2);
     ck_assert_int_eq(status.waiting, 1);
@@ -333,20 +388,20 @@ START_TEST(a_request_that_would_miss_its_deadline_is_refused)
     struct client *in_time = submit(100, PREFILL_OFF, 11500);
     ck_assert_int_eq(in_time->ends, 0);
     cancel(in_time);
-    // Behind two bins of 52 ms each.
+    // It waits for two bins of 52 ms each.
     struct client *on[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)};
     ck_assert(fake_node_has(w, on[0]));
     ck_assert(fake_node_has(w, on[1]));
     ck_refused(submit(100, PREFILL_OFF, 114000), "about 115 ms (104 ms for requests ahead, 11 ms for this prompt)");
     cancel(submit(100, PREFILL_OFF, 117000));
-    // Waiting requests without a deadline do not go before a request that is due sooner,
+    // Waiting requests without a deadline do not precede a request that is due sooner,
     struct client *waiting[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)};
     in_time = submit(100, PREFILL_OFF, 117000);
     ck_assert_int_eq(in_time->ends, 0);
     cancel(in_time);
     cancel(waiting[0]);
     cancel(waiting[1]);
-    // those with an earlier deadline do, unless this request has a higher priority.
+    // but requests with an earlier deadline do, unless this request has a higher priority.
     for (int i = 0; i < 2; i++) {
         waiting[i] = submit(512, PREFILL_OFF, 225000);
         ck_assert_int_eq(waiting[i]->ends, 0);
@@ -381,7 +436,7 @@ START_TEST(a_request_near_its_deadline_is_overdue)
     struct client *on[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)}, *filler = send(400, PREFILL_OFF);
     struct client *later = submit(100, PREFILL_OFF, 400000), *sooner = submit(200, PREFILL_OFF, 380000),
                   *never = submit(100, PREFILL_OFF, 5000000);
-    // Less its own time and that of a bin.
+    // The deadline less the time of the request and the time of a bin.
     ck_assert_int_lt(llabs(later->r->sched.due_us - (f.now_us + 400000 - 11000 - 52200)), 1000);
     ck_assert_int_lt(llabs(sooner->r->sched.due_us - (f.now_us + 380000 - 21000 - 52200)), 1000);
     ck_assert_int_eq(never->r->sched.due_us, f.now_us + SECOND);
@@ -477,11 +532,11 @@ START_TEST(a_bin_goes_to_the_group_that_finishes_it_first)
     struct fake_node *a = node_of(NODE_WORKER, "a", &slow), *b = node_of(NODE_WORKER, "b", &fast);
     struct client *first = send(512, PREFILL_OFF); // 5 ms there, 51 ms here
     ck_assert(fake_node_has(b, first));
-    struct client *second = send(300, PREFILL_OFF); // 8 ms behind that, 30 ms at the one that is idle
+    struct client *second = send(300, PREFILL_OFF); // 8 ms after that one, 30 ms at the idle group
     ck_assert(fake_node_has(b, second));
     struct client *third = send(300, PREFILL_OFF); // bins_ahead is 2
     ck_assert(fake_node_has(a, third));
-    // By tokens, while one is not known, the idle one is first.
+    // While the cost of one group is unknown, tokens decide: the idle group is first.
     cancel(second);
     cancel(third);
     struct fake_node *c = node_of(NODE_WORKER, "c", NULL);
@@ -491,7 +546,7 @@ START_TEST(a_bin_goes_to_the_group_that_finishes_it_first)
 }
 END_TEST
 
-// Otherwise the group that is a little faster would get all requests.
+// If decodes were ignored, the slightly faster group would get all requests.
 START_TEST(decodes_make_a_group_slower)
 {
     const struct truth faster = {1000, 100, 0}, slower = {1000, 103, 0};
@@ -563,7 +618,7 @@ START_TEST(a_costly_pass_waits_for_half_a_bin_at_most_and_not_on_an_idle_node)
 }
 END_TEST
 
-// The index knows what context a request needs.
+// The index knows the context that a request needs.
 START_TEST(an_idle_node_gets_the_one_request_it_can_hold_among_many_it_cannot)
 {
     f.options.max_queue_requests = 10000;
@@ -588,6 +643,9 @@ SUITE("core_cost")
 {
     FIXTURE(setup, teardown);
     EACH(a_prompt_is_speculated_if_its_first_token_comes_sooner, pairs_of_nodes);
+    TEST(the_first_requests_of_a_new_cluster_are_predicted_and_pruned);
+    TEST(the_first_request_of_a_new_cluster_is_kept_whole_if_that_is_faster);
+    TEST(measured_passes_that_no_node_can_have_teach_nothing);
     TEST(a_request_has_both_predicted_times_if_they_were_compared);
     TEST(waiting_for_a_speculator_counts_and_so_does_waiting_for_a_worker_group);
     TEST(a_group_without_blocks_for_the_whole_prompt_does_not_keep_it_whole);
@@ -596,7 +654,7 @@ SUITE("core_cost")
     TEST(worker_costs_are_learned_from_whole_prompts);
     TEST(a_node_without_known_costs_counts_as_the_cheapest_known_one);
     TEST(a_length_is_known_from_prompts_computed_in_small_passes);
-    TEST(a_deadline_that_has_passed_is_refused_at_once);
+    TEST(a_deadline_that_has_passed_is_refused_immediately);
     TEST(a_request_that_would_miss_its_deadline_is_refused);
     TEST(a_speculated_request_is_refused_by_the_time_of_speculation);
     TEST(a_request_near_its_deadline_is_overdue);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core/drafting: a speculator that holds a prompt is sent the new tokens of the answer, and what it guesses goes
-// to the worker group, as far as it is still to come. Guesses that cannot be are left out, and too many of them. Losing
-// either side, ends and cancels leave nothing behind; a busy group has no advances.
+// router/core/drafting: a speculator that holds a prompt is sent the new tokens of the answer. Its guesses at tokens
+// that are still to come go to the worker group. Impossible guesses, and guesses beyond a bound, are dropped. Lost
+// nodes, ends and cancels leave no state. A busy group has no advances.
 #include <limits.h>
 
 #include "router/core/core_state.h"
@@ -52,7 +52,7 @@ static struct client *put_held(void)
     return client;
 }
 
-// Tokens count up from `first`.
+// Sends a step of n tokens that count up from `first`.
 static void step(struct client *client, int first, int n)
 {
     fake_node_step(&f, worker, client, first, n, -1);
@@ -152,10 +152,10 @@ START_TEST(guesses_that_cannot_be_are_left_out)
     struct client *client = put(PREFILL_ON, DRAFTS_AUTO);
     struct fake_node *mine = fake_node_has(other, client) ? other : speculator;
     fake_node_score(&f, mine, client, 0, 40);
-    draft(mine, client, 0, 5, 2); // of a group that has none of its tokens yet: fine, and too early to be late
+    draft(mine, client, 0, 5, 2); // before the group has any of its tokens: valid, and not late
     ck_assert_int_eq(worker->drafts, 1);
     step(client, 100, 2);
-    draft(mine, client, 3, 5, 2); // behind tokens that were not sent
+    draft(mine, client, 3, 5, 2); // after tokens that were not sent
     draft(mine, client, -1, 5, 2);
     draft(mine, client, 2, 5, 0);
     draft(mine, client, 2, 5, NODE_DRAFT_MAX + 1);
@@ -171,7 +171,8 @@ START_TEST(guesses_that_cannot_be_are_left_out)
 }
 END_TEST
 
-// A drafter sends a few for an advance: a worker group handles all that it is sent before it computes the next pass.
+// A drafter sends only a few drafts for an advance, because a worker group handles all messages before it computes the
+// next pass.
 START_TEST(drafts_are_bounded_until_the_answer_advances)
 {
     enum { FLOOD = 100, PASSED = 16 };
@@ -205,13 +206,13 @@ START_TEST(losing_the_speculator_only_stops_drafts)
 }
 END_TEST
 
-START_TEST(a_replay_is_drafted_on)
+START_TEST(a_replay_still_gets_drafts)
 {
     struct client *client = put_held();
     step(client, 100, 2);
     struct fake_node *next = attach(NODE_WORKER, "next");
     fixture_detach(&f, worker);
-    draft(speculator, client, 2, 102, 3); // on its new group already, without a token from it
+    draft(speculator, client, 2, 102, 3); // already on its new group, which has sent no token
     ck_assert_int_eq(next->drafts, 1);
     core_draft_length(next->node, 2);
     fake_node_step(&f, next, client, 102, 1, -1);
@@ -242,7 +243,7 @@ START_TEST(an_idle_speculator_reads_a_prompt_that_was_not_scored)
 END_TEST
 
 // A node refuses messages of over 64 MiB.
-START_TEST(long_prompts_come_in_messages_of_their_own)
+START_TEST(long_prompts_come_in_separate_messages)
 {
     enum { LONG = 600000 };
     struct client *clients[3];
@@ -262,7 +263,7 @@ START_TEST(long_prompts_come_in_messages_of_their_own)
         fixture_submit(&f, clients[i]);
         fixture_advance(&f, 0);
         ck_assert(fake_node_has(group, clients[i]));
-        fake_node_step(&f, group, clients[i], token, 1, -1); // it would verify no drafts yet
+        fake_node_step(&f, group, clients[i], token, 1, -1); // it would not verify drafts yet
         results[i] = (struct sequence_result){.request = clients[i]->number, .tokens = &token, .n_tokens = 1};
     }
     core_draft_length(group->node, 3);
@@ -278,12 +279,12 @@ SUITE("core drafting")
     FIXTURE(start, stop);
     TEST(new_tokens_go_to_the_speculator_and_guesses_to_the_group);
     TEST(advances_of_a_tick_are_one_message);
-    TEST(long_prompts_come_in_messages_of_their_own);
+    TEST(long_prompts_come_in_separate_messages);
     TEST(a_busy_group_has_no_advances);
     TEST(the_prompt_is_released_with_the_end);
     TEST(guesses_that_cannot_be_are_left_out);
     TEST(drafts_are_bounded_until_the_answer_advances);
     TEST(losing_the_speculator_only_stops_drafts);
-    TEST(a_replay_is_drafted_on);
+    TEST(a_replay_still_gets_drafts);
     TEST(an_idle_speculator_reads_a_prompt_that_was_not_scored);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core: the speculator's draft stays with its request until the answer ends, also when a worker group is lost. A
-// wrong draft is left out and the score used; counts that no worker group can have are cut.
+// router/core: the speculator's draft stays with its request until the answer ends, also when a worker group is lost.
+// If a draft is malformed, it is dropped and the score is used. Counts that no worker group can have are limited.
 #include <limits.h>
 
 #include "tests/core_fixture.h"
@@ -45,7 +45,7 @@ static void score(struct fake_node *node, struct client *client, const int32_t *
     fake_node_forget(node, client->number);
     core_scored(f.c, node->node, &result, f.now_us);
     fixture_advance(&f, 0);
-    ck_assert_int_eq(client->r->usage.kept_tokens, 24); // whatever the draft
+    ck_assert_int_eq(client->r->usage.kept_tokens, 24); // for any draft
 }
 
 static void step(struct fake_node *node, struct client *client, int n, int drafted, int accepted)
@@ -127,7 +127,7 @@ START_TEST(counts_that_no_group_can_have_are_cut)
 }
 END_TEST
 
-START_TEST(tokens_behind_a_stop_string_are_not_accepted)
+START_TEST(tokens_after_a_stop_string_are_not_accepted)
 {
     static const int32_t draft[] = {5, 6, 7, 8};
     struct fake_node *speculator = attach(NODE_SPECULATOR, "speculator"), *worker = attach(NODE_WORKER, "worker");
@@ -147,5 +147,5 @@ SUITE("core drafts")
     TEST(a_draft_goes_to_every_group_that_runs_the_request);
     TEST(a_wrong_draft_is_left_out);
     TEST(counts_that_no_group_can_have_are_cut);
-    TEST(tokens_behind_a_stop_string_are_not_accepted);
+    TEST(tokens_after_a_stop_string_are_not_accepted);
 }

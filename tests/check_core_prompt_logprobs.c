@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core: log-probabilities of the prompt reach the client in order and before the first token, each once even
-// when the worker group is lost between them. A group that sends others is not believed.
+// router/core: log-probabilities of the prompt reach the client in order and before the first token. Each comes once,
+// even if the worker group is lost between two of them. Wrong ones are refused.
 #include <stdlib.h>
 
 #include "tests/core_fixture.h"
@@ -32,7 +32,7 @@ static struct client *put(void)
     return client;
 }
 
-// A step with the log-probabilities of n prompt tokens from `from` on, those of a prompt that starts with `first`.
+// Sends a step with the log-probabilities of n prompt tokens from `from` on. The prompt starts with token `first`.
 static void step(struct fake_node *node, struct client *client, int first, int from, int n, int n_tokens, bool ends)
 {
     if (ends) fake_node_forget(node, client->number);
@@ -70,7 +70,7 @@ static void stop(void)
     fixture_stop(&f);
 }
 
-START_TEST(a_lost_group_is_not_asked_for_them_again)
+START_TEST(received_prompt_logprobs_are_not_asked_for_again)
 {
     struct fake_node *first = attach("first");
     struct client *client = put();
@@ -90,7 +90,7 @@ START_TEST(a_lost_group_is_not_asked_for_them_again)
 }
 END_TEST
 
-START_TEST(wrong_ones_end_the_request)
+START_TEST(wrong_prompt_logprobs_end_the_request)
 {
     static const struct {
         int first, from, n, n_tokens;
@@ -129,7 +129,7 @@ END_TEST
 SUITE("core_prompt_logprobs")
 {
     FIXTURE(start, stop);
-    TEST(a_lost_group_is_not_asked_for_them_again);
-    LOOP(wrong_ones_end_the_request, 0, 6);
+    TEST(received_prompt_logprobs_are_not_asked_for_again);
+    LOOP(wrong_prompt_logprobs_end_the_request, 0, 6);
     TEST(nothing_is_taken_from_a_prefix_cache);
 }

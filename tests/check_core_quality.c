@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core: a keep rate that a speculator chose for a quality is used only while all speculators have one
-// calibration, which is for the worker groups' model and the options of the request. Else every token is kept, or the
-// fixed rate that the request has beside its quality applies. A rate that cannot have chosen the kept tokens is
-// refused.
+// router/core: a keep rate that a speculator chose for a quality is used only while all speculators have the same
+// calibration, and only if the calibration is for the worker groups' model and the options of the request. Otherwise
+// every token is kept, or the fixed rate that the request has in addition to its quality applies. A rate that cannot
+// have chosen the kept tokens is refused.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,7 +83,7 @@ static void ck_whole(const struct client *client)
     ck_assert_str_eq(request_rate_reason(client->r), "uncalibrated");
 }
 
-// A prompt of 100 tokens with 30 kept: the tail window has 16, so the rate is over 0.13 and at most 0.3.
+// 30 tokens of a prompt of 100 are kept. The tail window has 16, so the rate is over 0.13 and at most 0.3.
 START_TEST(a_rate_that_does_not_fit_the_kept_tokens_is_refused)
 {
     static const struct {
@@ -123,7 +123,7 @@ START_TEST(a_calibrated_speculator_chooses_the_rate)
 }
 END_TEST
 
-// None, one for another main model, one for other options, and two that differ.
+// The cases: no calibration, one for another main model, one for other options, and two that differ.
 START_TEST(without_a_calibration_for_the_request_all_is_kept_or_the_fixed_rate_applies)
 {
     struct fake_node *w = worker("w"), *s = speculator("s", _i == 0 ? 0 : 7, _i == 1 ? OTHER_MAIN : MAIN);
@@ -141,7 +141,7 @@ START_TEST(without_a_calibration_for_the_request_all_is_kept_or_the_fixed_rate_a
 }
 END_TEST
 
-// The speculator alone does not know that another one differs, or which main model is served.
+// A speculator does not know whether another one differs, or which main model is served.
 START_TEST(a_rate_by_a_calibration_that_does_not_apply_is_not_used_for_a_score)
 {
     worker("w");
@@ -169,11 +169,11 @@ START_TEST(a_rate_is_not_used_when_a_speculator_with_another_calibration_has_com
 }
 END_TEST
 
-// Nor is it held for requests to come.
+// The selection is not held for later requests either.
 START_TEST(a_selection_by_a_calibration_that_does_not_apply_is_not_reused)
 {
     struct fake_node *s = speculator("s", 7, MAIN);
-    struct client *first = question_score(0.99); // no worker group yet: the speculator's word is all there is
+    struct client *first = question_score(0.99); // without a worker group only the speculator's calibration is known
     submit(first);
     score(s, first, 0.2, RATE_QUALITY);
     ck_assert_int_eq(first->usage.kept_tokens, KEEP_LAST - KEEP_FIRST + 1);
@@ -193,9 +193,10 @@ static void ck_problem(FILE *log, const char *sentence)
     char text[8192];
     rewind(log);
     text[fread(text, 1, sizeof text - 1, log)] = 0;
-    ck_assert_msg(strstr(text, "calibration_unused") ? sentence && strstr(text, sentence) : !sentence, "%s", text);
+    ck_assert_msg(!strstr(text, "calibration_unused") == !sentence, "%s", text);
     struct core_status status = fixture_status(&f);
     if (sentence) {
+        ck_assert_msg(strstr(text, sentence) != NULL, "%s", text);
         ck_assert_ptr_nonnull(status.calibration_problem);
         ck_assert_ptr_nonnull(strstr(status.calibration_problem, sentence));
     } else
@@ -203,7 +204,7 @@ static void ck_problem(FILE *log, const char *sentence)
     core_status_fini(&status);
 }
 
-// In whichever order the nodes come.
+// The nodes attach in any order.
 START_TEST(a_calibration_that_is_not_used_is_logged_and_in_the_status_with_the_reason)
 {
     static const char *const sentences[PROBLEMS] = {"made for another main model", "made for another main model",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/sched/cost: the coefficients of invented nodes are found from their reports, in any order.
+// router/sched/cost: the cost model finds the coefficients of invented nodes from their reports, in any order.
 #include "router/sched/cost.h"
 #include "tests/suite.h"
 
@@ -137,9 +137,9 @@ START_TEST(the_time_of_passes_of_one_size_is_attributed_to_rows)
 }
 END_TEST
 
-// The first passes are those of a prompt, so all time is attributed to rows, and a short pass takes many times what is
-// expected. Every length of pass must be known from a few passes of it.
-START_TEST(short_passes_after_a_long_prompt_are_known_at_once)
+// The first passes compute a long prompt, so all time is attributed to rows. A short pass then takes many times the
+// expected time. The model must know the time of every size after a few passes of that size.
+START_TEST(the_time_of_short_passes_after_a_long_prompt_is_known)
 {
     const struct truth t = {2707, 3.929, 0.000113};
     for (int i = 0; i < 8; i++)
@@ -154,7 +154,7 @@ START_TEST(short_passes_after_a_long_prompt_are_known_at_once)
 }
 END_TEST
 
-START_TEST(a_first_prompt_after_short_passes_is_known_at_once)
+START_TEST(the_time_of_a_first_prompt_after_short_passes_is_known)
 {
     const struct truth t = {10264, 28.959, 0.000977};
     for (int i = 0; i < 8; i++)
@@ -179,7 +179,7 @@ START_TEST(a_computed_prompt_makes_its_length_known)
     cost_prompt_done(&m, -1, now_us + 300000000);
     ck_assert(cost_knows(&m, 4000, now_us + 599000000));
     ck_assert(!cost_knows(&m, 4000, now_us + 601000000));
-    cost_prompt_done(&m, 100, now_us + 601000000); // this is the longest prompt of late now
+    cost_prompt_done(&m, 100, now_us + 601000000); // now this is the longest recent prompt
     ck_assert(cost_knows(&m, 400, now_us + 601000000));
     ck_assert(!cost_knows(&m, 401, now_us + 601000000));
 }
@@ -255,6 +255,25 @@ START_TEST(the_noise_of_passes_is_measured)
 }
 END_TEST
 
+START_TEST(costs_are_known_from_the_passes_of_a_start)
+{
+    const struct truth t = {2000, 50, 0.002};
+    struct cost_pass passes[] = {{1, 1, 0}, {64, 64 * 1984 + 64 * 65 / 2, 0}, {64, 64 * 65 / 2, 0}};
+    for (int i = 0; i < 3; i++)
+        passes[i].us = (int64_t)true_us(&t, (double)passes[i].rows, (double)passes[i].pairs);
+    cost_begin(&m, passes, 3, now_us);
+    ck_assert(cost_knows(&m, 4 * 2000, now_us)); // the second pass is the end of a prompt of 2,048 tokens
+    ck_assert(!cost_knows(&m, 5 * 2048, now_us));
+    ck_predicts(&t, 64, 0, 0.05);
+    ck_predicts(&t, 1024, 0, 0.1);
+    mixed_passes(&t, 100, 0);
+    ck_predicts(&t, 1024, 0, 0.01);
+    m = (struct cost_model){0};
+    cost_begin(&m, NULL, 0, now_us);
+    ck_assert(!cost_knows(&m, 1, now_us));
+}
+END_TEST
+
 SUITE("cost")
 {
     FIXTURE(setup, NULL);
@@ -263,10 +282,11 @@ SUITE("cost")
     TEST(a_node_that_changes_is_followed);
     TEST(an_outlier_moves_little_and_impossible_reports_nothing);
     TEST(the_time_of_passes_of_one_size_is_attributed_to_rows);
-    TEST(short_passes_after_a_long_prompt_are_known_at_once);
-    TEST(a_first_prompt_after_short_passes_is_known_at_once);
+    TEST(the_time_of_short_passes_after_a_long_prompt_is_known);
+    TEST(the_time_of_a_first_prompt_after_short_passes_is_known);
     TEST(a_computed_prompt_makes_its_length_known);
     TEST(unknown_sizes_are_reported_as_unknown);
     TEST(varying_times_are_predicted_by_their_mean);
     TEST(the_noise_of_passes_is_measured);
+    TEST(costs_are_known_from_the_passes_of_a_start);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of attention (kernels/cuda: rope, attention, decode, importance) against plain loops in double, at odd
-// shapes, on the emulated GPU or a real one; and that a row's result has the same bits whatever the other rows of the
-// batch are and however its sequence was cut into chunks.
+// shapes, on the emulated GPU or a real one. A row's result has the same bits with any other rows in the batch, and for
+// any division of its sequence into chunks.
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdio.h>
@@ -73,7 +73,8 @@ static void *to_device(const void *host, size_t bytes)
     return device;
 }
 
-// Value `dim` of K or V of an entry as gemms read it (FP8 without the scale), and its scale.
+// Returns value `dim` of K or V of an entry as gemms read it. An FP8 value is without its scale, which kv_scale()
+// returns.
 static double kv_value(const struct bench *b, int seq, int entry, bool v, int kv_head, int dim)
 {
     int block = b->table[seq * b->batch.max_blocks + entry / KV_BLOCK_TOKENS];
@@ -210,7 +211,7 @@ static void bench_free(struct bench *b)
 
 // ---- attention ------------------------------------------------------------------------------------------------------
 
-// Weights of the first n entries as 2^(score - M); returns their sum.
+// Computes the weights 2^(score - M) of the first n entries. Returns their sum.
 static double slow_weights(const struct bench *b, int seq, const float *q, int kv_head, int n, double *weight)
 {
     int d = b->shape.head_size;
@@ -227,7 +228,7 @@ static double slow_weights(const struct bench *b, int seq, const float *q, int k
     return sum;
 }
 
-// `room`: the tolerance, for the rounding of the result and for a weight near a rounding boundary.
+// `room` receives the tolerance: the rounding of the result, and weights near a rounding boundary.
 static void slow_attention(const struct bench *b, double *out, double *room)
 {
     int d = b->shape.head_size;
@@ -254,8 +255,9 @@ static void slow_attention(const struct bench *b, double *out, double *room)
     free(weight);
 }
 
-// Runs attention with scratch and output of their exact sizes; returns the output, [T][stride] bf16. `more_splits`:
-// launched with more splits than needed, as a captured pass is. With `rope` it rotates q and writes K and V itself.
+// Runs attention with scratch and output of their exact sizes. Returns the output, [T][stride] bf16. Launches
+// `more_splits` splits more than needed, as a captured pass does. With `rope` attention rotates q and writes K and V
+// itself.
 static uint16_t *run_attention_with(struct bench *b, int stride, int more_splits, const struct rope *rope)
 {
     size_t out_bytes = (size_t)b->batch.n_rows * (size_t)stride * 2;
@@ -299,7 +301,7 @@ static int stride_of(const struct bench *b)
     return (b->n_heads * b->shape.head_size + 15) / 16 * 16;
 }
 
-// Whether the tiles of the shape run by wgmma, whose tiles may be divided into spans.
+// Returns true if the tiles of the shape run by wgmma. Such tiles may be divided into spans.
 static bool has_spans(const struct bench *b)
 {
     int device, major;
@@ -308,7 +310,7 @@ static bool has_spans(const struct bench *b)
     return geometry_wgmma(major, &b->kv);
 }
 
-// With `max_spans` some tiles must be divided, where the device can.
+// With `max_spans` some tiles must be divided if the device supports that.
 static void check_attention_in(struct shape shape, const struct seq_rows *seqs, int n_seqs, int max_spans)
 {
     struct bench b;
@@ -341,7 +343,7 @@ static void check_attention(struct shape shape, const struct seq_rows *seqs, int
     check_attention_in(shape, seqs, n_seqs, 0);
 }
 
-// On the emulated GPU, so that the kernels of both generations are tested.
+// Sets the generation of the emulated GPU, so that the kernels of both generations are tested.
 static void device_set_hopper(bool hopper)
 {
 #ifdef FOREPACK_CUDA_EMULATED
@@ -381,8 +383,9 @@ START_TEST(spans_match_plain_loops)
 }
 END_TEST
 
-// Makes V of the first sequence's second span the negative of the first, but for its last entries, over 20 powers of
-// two. With equal weights the sums are then mostly rounding errors, which show in what order they were added.
+// Sets V of the first sequence's second span to the negative of the first span, except for its last entries. The values
+// cover 20 powers of two. With equal weights the sums are then mostly rounding errors, which show the order of the
+// additions.
 static void values_cancel(struct bench *b)
 {
     const int d = b->shape.head_size;
@@ -398,8 +401,8 @@ static void values_cancel(struct bench *b)
         }
 }
 
-// One thread block for all spans of a tile, or one for each, in a captured pass too: the same bits.
-START_TEST(spans_apart_have_the_same_bits)
+// The bits are the same with one thread block for all spans of a tile and with one for each, also in a captured pass.
+START_TEST(separate_spans_have_the_same_bits)
 {
     struct bench b;
     bench_build(&b, (struct shape){64, 1, 9, false}, long_prompts, 3);
@@ -417,11 +420,13 @@ START_TEST(spans_apart_have_the_same_bits)
         CUDA(cudaFree(b.qkv_device));
         CUDA(cudaFree(b.staging_device));
     }
-    for (int i = 0; i < b.batch.n_rows * stride; i++)
-        if (i % stride < b.n_heads * 64)
-            ck_assert_msg(out[0][i] == out[1][i] && out[0][i] == out[2][i],
-                          "row %d, column %d: %04x, in spans %04x, captured %04x", i / stride, i % stride, out[0][i],
-                          out[1][i], out[2][i]);
+    for (int i = 0; i < b.batch.n_rows * stride; i++) {
+        if (i % stride >= b.n_heads * 64) continue;
+        ck_assert_msg(out[0][i] == out[1][i], "row %d, column %d: %04x, in spans %04x", i / stride, i % stride,
+                      out[0][i], out[1][i]);
+        ck_assert_msg(out[0][i] == out[2][i], "row %d, column %d: %04x, captured %04x", i / stride, i % stride,
+                      out[0][i], out[2][i]);
+    }
     for (int i = 0; i < 3; i++)
         free(out[i]);
     b.kv.data = NULL;
@@ -528,7 +533,7 @@ START_TEST(rows_do_not_depend_on_their_neighbours)
 {
     static const struct shape shapes[] = {{64, 1, 4, false}, {128, 1, 2, true}, {16, 2, 3, false}};
     struct shape shape = shapes[_i];
-    // Prefilled at once, beside other sequences; then in chunks.
+    // Prefilled in one pass with other sequences, then in chunks.
     static const struct seq_rows whole[] = {{37, 150}, {300, 9}, {0, 70}, {100, 1}};
     static const struct seq_rows chunks[][2] = {{{37, 2}, {5, 3}}, {{39, 64}, {5, 2}}, {{103, 84}, {8, 40}}};
     for (int i = 0; i < 3; i++)
@@ -602,7 +607,7 @@ static void check_rope(int d, int n_kv_heads, int group, bool fp8, bool gains)
     static const struct seq_rows seqs[] = {{0, 3}, {40, 1}, {7, 12}};
     struct bench b;
     bench_build(&b, (struct shape){d, n_kv_heads, group, fp8}, seqs, 3);
-    for (int t = 0; t < b.batch.n_rows; t++) // the largest at the end, where an f32 angle is off by 0.4%
+    for (int t = 0; t < b.batch.n_rows; t++) // the last row has the largest position, where an f32 angle is off by 0.4%
         b.position[t] = t < 3 ? t : 131071 - 3 * (b.batch.n_rows - 1 - t);
     int broken = 4 * b.columns + b.n_heads * d + 1; // in K of the single row
     if (fp8) b.qkv[broken] = INFINITY;
@@ -667,7 +672,7 @@ START_TEST(rope_matches_plain_loops)
 }
 END_TEST
 
-// Rotation within attention, against launch_rope_append and then attention: the same results and the same cache.
+// Rotation within attention gives the same results and the same cache as launch_rope_append followed by attention.
 static void check_rope_within(struct shape shape, bool gains, const struct seq_rows *seqs, int n_seqs)
 {
     struct bench apart, within;
@@ -820,7 +825,7 @@ SUITE("cuda_attention")
     NO_FORK(); // a device does not survive a fork
     LOOP(attention_matches_plain_loops, 0, 20);
     TEST(spans_match_plain_loops);
-    TEST(spans_apart_have_the_same_bits);
+    TEST(separate_spans_have_the_same_bits);
     TEST(a_broken_entry_changes_only_rows_that_see_it);
     TEST(long_single_rows);
     LOOP(rows_do_not_depend_on_their_neighbours, 0, 3);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CUDA backend beyond the tests of every backend: weights larger than the upload buffers, FP8 gemms with both ways
-// of scaling, the file of saved algorithms, captured decode passes, and the message for missing memory. On a GPU or an
-// emulated one; the emulated one also counts launches and memory.
+// of scaling, the file of saved algorithms, captured decode passes, and the message for missing memory. Runs on a GPU
+// or an emulated one, which also counts launches and memory.
 #include <dirent.h>
 #include <math.h>
 #include <stdio.h>
@@ -18,7 +18,7 @@ extern int graphs_kept_most; // kernels/cuda/graphs.c
 
 // ---- memory ---------------------------------------------------------------------------------------------------------
 
-// More than any GPU has.
+// Asks for more memory than any GPU has.
 START_TEST(missing_memory_is_reported_with_sizes)
 {
     enum { ROWS = 1 << 20, COLUMNS = 1 << 19 };
@@ -53,7 +53,7 @@ END_TEST
 
 // ---- weights --------------------------------------------------------------------------------------------------------
 
-// Reads rows of an embedding table back.
+// Returns rows of an embedding table, read back from the device.
 static float *table_rows(struct backend *b, const struct weight *table, int columns, const int32_t *token, int rows)
 {
     const struct ragged_batch batch = single_rows(token, rows);
@@ -175,7 +175,7 @@ END_TEST
 
 static char cache[] = "/tmp/check_cuda_backend.XXXXXX";
 
-// The one file in the cache, or NULL; free() it.
+// Returns the path of the only file in the cache, or NULL. The caller frees it.
 static char *cache_file(void)
 {
     char *folder = mem_format("%s/forepack", cache), *path = NULL;
@@ -217,7 +217,7 @@ static int lines_of(const char *text)
     return n;
 }
 
-// Of the file in the cache; all zeros without a file.
+// Returns the status of the file in the cache, or zeros without a file.
 static struct stat file_stat(void)
 {
     struct stat info = {0};
@@ -227,8 +227,8 @@ static struct stat file_stat(void)
     return info;
 }
 
-// Opens a backend, runs one gemm, tunes. Returns whether tuning timed algorithms (three buckets of rows) or the file
-// had them.
+// Opens a backend, runs one gemm and tunes. Returns true if tuning timed algorithms (three buckets of rows), false if
+// the file had them.
 static bool tune_times(void)
 {
     struct stat now = file_stat();
@@ -260,7 +260,7 @@ START_TEST(algorithms_are_timed_once_and_saved)
     ck_assert_ptr_nonnull(strstr(device, ", cuBLASLt "));
     ck_assert(!tune_times());
 
-    // Damaged, of another GPU, or with an unknown algorithm: ignored and replaced.
+    // A file that is damaged, is of another GPU or has an unknown algorithm is ignored and replaced.
     char *cut = mem_string(good), *foreign = mem_string(good), *odd = mem_string(good);
     cut[strlen(cut) - 20] = 0;
     memcpy(foreign + (device - good), "imagined", 8);
@@ -279,7 +279,7 @@ START_TEST(algorithms_are_timed_once_and_saved)
         free(again), free(only);
     }
 
-    // A good file is not written again, also if it could not be.
+    // A good file is not written again, even if it is read-only.
     file_write(path, good);
     chmod(path, 0444);
     ck_assert(!tune_times());
@@ -315,7 +315,7 @@ static int32_t token_of(int sequence, int position)
     return 1 + (sequence * 31 + position * 7 + sequence * position % 11) % 250; // 0 is the padding token
 }
 
-// Sequences in slots 0 .. SEQUENCES - 1; every third has about 250 entries and soon needs a second split.
+// Prefills the sequences of slots 0 .. SEQUENCES - 1. Every third has about 250 entries and soon needs a second split.
 static void prefill(struct ranks *ranks, int *length)
 {
     for (int s = 0; s < SEQUENCES; s++) {
@@ -340,15 +340,15 @@ static void check_alike(const float *a, const float *b, int n)
                       (double)a[i], (double)b[i]);
 }
 
-// The rows of a sequence in a step: one, and with drafts in most steps those of a draft for some sequences or for all.
+// Returns the rows of a sequence in a step: one, plus draft rows in most steps if `drafts` is true.
 static int step_rows(bool drafts, int step, int sequence)
 {
     return 1 + (!drafts ? 0 : step % 4 == 0 ? 2 : (step + sequence) % 3);
 }
 
-// Passes over changing sets of sequences: replayed graphs give the bits of passes that are launched eagerly. The eager
-// ones have an importance row, which prevents capture. _i: 0 decode, 1 with drafts that are verified, 2 the same on
-// heads whose tiles run by wgmma.
+// Replayed graphs give the bits of passes that are launched eagerly, over changing sets of sequences. The eager passes
+// have an importance row, which prevents capture. _i is 0: decode; 1: with drafts that are verified; 2: with drafts,
+// and heads whose tiles run by wgmma.
 START_TEST(replays_equal_eager_passes)
 {
     struct tiny_model spec = tiny_model_spec("qwen2");
@@ -401,7 +401,7 @@ struct embed_pass {
     struct tensor *out;
     const struct weight *table;
     int issued, rows;   // calls of the stage, rows of the last call
-    bool read_in_stage; // waits within the stage, which spoils a capture
+    bool read_in_stage; // the stage waits for the device, which prevents a capture
 };
 
 static enum status embed_stage(void *context, int i, int first_row, int rows)
@@ -423,7 +423,7 @@ static void embed_open(struct embed_pass *p, float *values)
     p->out = make_tensor(p->b, TENSOR_F32, 8, 16);
 }
 
-// Runs three rows; checks the result, and how often and for how many rows the stage was issued.
+// Runs three rows. Checks the result, how often the stage was issued, and for how many rows.
 static void embed_check(struct embed_pass *p, const int32_t token[3], int max_logit_rows, int issued, int rows,
                         const float *values)
 {
@@ -438,7 +438,7 @@ static void embed_check(struct embed_pass *p, const int32_t token[3], int max_lo
         ck_assert(got[i] == bf16_to_f32(bf16_from_f32(values[token[i / 16] * 16 + i % 16])));
 }
 
-// The first pass of a kind runs eagerly, the second is captured, later ones are replayed, with other tokens.
+// The first pass of a kind runs eagerly, the second is captured, and later ones are replayed with other tokens.
 START_TEST(the_third_pass_of_a_kind_is_a_replay)
 {
     float *values = random_floats(10 * 16, 1);
@@ -451,8 +451,8 @@ START_TEST(the_third_pass_of_a_kind_is_a_replay)
 }
 END_TEST
 
-// Only the graphs used last are kept; a kind that has lost its graph is captured again.
-START_TEST(the_graph_used_least_is_given_up)
+// Only the graphs used last are kept. A kind that has lost its graph is captured again.
+START_TEST(the_least_recently_used_graph_is_dropped)
 {
     const int most = graphs_kept_most;
     float *values = random_floats(10 * 16, 1);
@@ -476,8 +476,8 @@ START_TEST(the_graph_used_least_is_given_up)
 }
 END_TEST
 
-// A capture that fails: the pass is issued again, eagerly, as are all later ones of its kind. All are padded: other
-// ranks of a group may have captured the pass, and these sum padded rows.
+// If a capture fails, the pass and all later ones of its kind are issued eagerly. They are padded too, because other
+// ranks of a group may have captured the pass, and a captured pass sums padded rows.
 START_TEST(a_pass_that_cannot_be_captured_runs_eagerly)
 {
     float *values = random_floats(10 * 16, 1);
@@ -517,6 +517,6 @@ SUITE("cuda_backend")
     TEST(algorithms_are_timed_once_and_saved);
     LOOP(replays_equal_eager_passes, 0, 3);
     TEST(the_third_pass_of_a_kind_is_a_replay);
-    TEST(the_graph_used_least_is_given_up);
+    TEST(the_least_recently_used_graph_is_dropped);
     TEST(a_pass_that_cannot_be_captured_runs_eagerly);
 }

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A model over several emulated GPUs, connected by NCCL: it computes the same as one GPU, also in captured decode
-// passes; two micro-batches give the same bits as the whole batch; partial sums lie in windows where NCCL has them; the
-// KV cache is sized by the rank with the least room; every rank has a GPU of its own; all ranks report a failed rank,
-// and a hung rank is named. Ranks are threads. A machine rarely has several GPUs, so this runs in emulation only.
+// A model over several emulated GPUs, connected by NCCL. It computes the same as one GPU, also in captured decode
+// passes. Two micro-batches give the same bits as the whole batch. Partial sums are in windows where NCCL has them. The
+// rank with the least room decides the size of the KV cache. Every rank has its own GPU. All ranks report a failed
+// rank, and a hung rank is named. Ranks are threads. A machine rarely has several GPUs, so this test runs in emulation
+// only.
 #include <math.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -13,6 +14,7 @@
 #include "engine/engine.h"
 #include "kernels/emulator/emulator.h"
 #include "lib/base/log.h"
+#include "tests/comm_threads.h"
 #include "tests/forward.h"
 #include "tests/suite.h"
 #include "tests/tiny_model.h"
@@ -102,8 +104,8 @@ static struct difference compare(float a[STEPS + 1][2 * VOCAB], float b[STEPS + 
     return d;
 }
 
-// Sums in f32 have another order on several GPUs, no more. Sums in bf16 round once more where bf16 rounds activations
-// anyway: they add to the error against f32, but less than it was.
+// Sums in f32 differ from one GPU in their order only. Sums in bf16 have an additional rounding. It adds to the error
+// against f32 by less than the error of bf16 activations.
 START_TEST(several_gpus_compute_what_one_does)
 {
     static float exact[STEPS + 1][2 * VOCAB], one[STEPS + 1][2 * VOCAB], several[STEPS + 1][2 * VOCAB];
@@ -128,7 +130,8 @@ END_TEST
 
 enum { LAYERS = 2 };
 
-// A prefill pass on 4 ranks. Returns how many sums were made in windows, and in *in_memory_p in other memory.
+// Runs a prefill pass on 4 ranks. Returns the number of sums in windows, and in *in_memory_p the number in other
+// memory.
 static int prefill_sums(const struct model_options *options, int windows, float *logits, int *in_memory_p)
 {
     struct ranks ranks;
@@ -211,8 +214,8 @@ static void results_append(float *results, int *n, const float *from, int count)
     *n += count;
 }
 
-// Two passes of 119 and 101 rows: micro-batches of 64 rows and the rest, divided within a prompt and within its
-// continuation, with single rows in each, and importance rows that attend to both. Returns the number of result floats.
+// Runs two passes of 119 and 101 rows. Each has a micro-batch of 64 rows and one of the rest, divided within a prompt
+// or its continuation. Both have single rows, and importance rows attend to both. Returns the number of result floats.
 static int run_two_passes(const struct model_options *options, int size, float results[RESULT_FLOATS], int *launches_p)
 {
     static const int lengths[2][SLOTS] = {{50, 1, 60, 8}, {1, 70, 1, 29}};
@@ -241,8 +244,8 @@ static int run_two_passes(const struct model_options *options, int size, float r
     return n;
 }
 
-// The emulated library computes a row the same in every batch. The emulator runs other streams first, so a step or a
-// sum that does not wait for its input reads wrong values.
+// The emulated library computes a row in the same way in every batch. The emulator runs other streams first, so a step
+// or a sum that does not wait for its input reads wrong values.
 START_TEST(micro_batches_give_the_bits_of_the_whole_batch)
 {
     static const char *const dtypes[][3] = {{"bf16", "bf16", "bf16"}, {"fp8", "fp8", "bf16"}, {"bf16", "bf16", "f32"}};
@@ -270,8 +273,8 @@ START_TEST(micro_batches_give_the_bits_of_the_whole_batch)
 }
 END_TEST
 
-// The first call of a kind connects its ranks, and a communicator that does not block the host gives each call to a
-// thread: both take longer than a decode step.
+// The first call of a kind connects the ranks. A communicator that does not block the host passes each call to a
+// thread. Both take longer than a decode step.
 START_TEST(passes_neither_connect_ranks_nor_wait_for_a_call)
 {
     static float logits[2 * VOCAB];
@@ -293,7 +296,7 @@ START_TEST(passes_neither_connect_ranks_nor_wait_for_a_call)
 }
 END_TEST
 
-// The other ranks replay the pass while one runs it eagerly: with the same bits, since all sum padded rows.
+// The other ranks replay the pass while one runs it eagerly. The bits are the same, because all sum padded rows.
 START_TEST(a_capture_that_fails_on_one_rank_changes_nothing)
 {
     static float all[STEPS][2 * VOCAB], some[STEPS][2 * VOCAB];
@@ -411,10 +414,12 @@ struct rank {
     pthread_t thread;
     struct comm *comm;
     const char *dir;
-    int first_gpu, n_gpus; // that it sees; 0 of them: all
+    // The GPUs that the rank sees. n_gpus 0: all.
+    int first_gpu, n_gpus;
     struct engine *engine;
     enum status status;
-    char message[1024]; // the sentence is the thread's own
+    // A copy, because each thread has its own sentence.
+    char message[1024];
 };
 
 static void *open_engine(void *arg)
@@ -437,7 +442,7 @@ static void *close_engine(void *arg)
 static void *step_once(void *arg)
 {
     struct rank *r = arg;
-    r->comm->limit_ms = r->comm->rank == 0 ? 500 : 1500; // as engine_set_step_timeout, without the watchdog
+    r->comm->limit_ms = r->comm->rank == 0 ? 500 : 1500; // as engine_set_step_timeout does, without the watchdog
     if (r->comm->rank == 0) {
         const struct ragged_batch batch = ragged_warm_up_batch();
         struct forward_result result;
@@ -485,7 +490,7 @@ START_TEST(a_hung_rank_is_named)
 }
 END_TEST
 
-// A rank that never connects its GPU: the others give up, and NCCL's thread keeps what it still uses.
+// One rank never connects its GPU. The others give up, and memory that NCCL's thread still uses is not freed.
 START_TEST(ranks_that_do_not_all_connect_fail_within_the_limit)
 {
     struct model_options options = options_for(model_dir);
@@ -499,7 +504,7 @@ START_TEST(ranks_that_do_not_all_connect_fail_within_the_limit)
     emulator_hang_rank(-1); // the abandoned threads connect and close
     for (int ms = 0; emulator_memory_used() && ms < 60000; ms++)
         usleep(1000);
-    ck_assert_uint_eq(emulator_memory_used(), 0); // with the memory of partial sums, which they used meanwhile
+    ck_assert_uint_eq(emulator_memory_used(), 0); // including the partial sums, which the threads used meanwhile
     nccl_connect_limit_ms = limit_ms;
 }
 END_TEST
@@ -581,7 +586,7 @@ END_TEST
 
 // ---- device memory --------------------------------------------------------------------------------------------------
 
-// The other ranks would wait in the sums of the warm-up, and report that a device or a link hangs.
+// Otherwise the other ranks would wait in the sums of the warm-up, and report that a device or a link hangs.
 START_TEST(one_gpu_without_room_for_the_kv_cache_ends_all_ranks)
 {
     static const int sees_all[ENGINES] = {0};
@@ -596,7 +601,7 @@ START_TEST(one_gpu_without_room_for_the_kv_cache_ends_all_ranks)
     const size_t block = model_kv_bytes(model) / (size_t)model_kv_blocks(model);
     const size_t used = emulator_memory_used_on(SHORT_OF);
     close_engines(ranks, comms);
-    // Less than the blocks take, or less than they take with the one for padding.
+    // Less memory than the blocks need, or enough for them but not for the padding block.
     emulator_set_memory_of(SHORT_OF, used - (_i ? block / 2 : 2 * block));
     open_engines(ranks, comms, model_dir, sees_all, ENGINES);
     for (int r = 0; r < ENGINES; r++)

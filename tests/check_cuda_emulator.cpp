@@ -114,7 +114,8 @@ START_TEST(shuffles_as_cuda_does)
 }
 END_TEST
 
-// Writes to shared memory, then reads the value of another thread, in both directions: one exposes a missing barrier.
+// Writes to shared memory, then reads the value of another thread, in both directions: one direction exposes a missing
+// barrier.
 template <bool BARRIER> static __global__ void neighbours(float *out, int step)
 {
     DYNAMIC_SHARED(float, shared);
@@ -348,7 +349,7 @@ START_TEST(streams_wait_for_events)
     OK(CUDA_LAUNCH(add, 1, 1, 0, stream, x, x + 1));
     OK(cudaEventRecord(event, stream));
     OK(cudaStreamWaitEvent(other, event, 0));
-    OK(CUDA_LAUNCH(add, 1, 1, 0, other, x, x)); // doubles the result of the first stream before that adds to it
+    OK(CUDA_LAUNCH(add, 1, 1, 0, other, x, x)); // doubles the value before the first stream adds to it
     OK(cudaEventRecord(doubled, other));
     OK(cudaStreamWaitEvent(stream, doubled, 0));
     OK(CUDA_LAUNCH(add, 1, 1, 0, stream, x, x + 1));
@@ -538,7 +539,7 @@ struct rank {
 static std::atomic<int> finalized;
 static pthread_barrier_t about_to_destroy; // of the ranks
 
-// Until the communicator has done what returned `result`.
+// Returns when the communicator has finished the call that returned `result`.
 static void settle(ncclComm_t comm, ncclResult_t result)
 {
     while (result == ncclInProgress)

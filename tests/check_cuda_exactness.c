@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// On the CUDA backend the attention of a row does not depend on the batch: prefilled whole or in chunks (of two rows or
-// more), decoded alone or beside other sequences, in any KV blocks, it has the same bits. (Gemms are the library's,
-// which may use another algorithm for another number of rows.)
+// On the CUDA backend the attention of a row does not depend on the batch. It has the same bits if its sequence is
+// prefilled whole or in chunks of two rows or more, decoded alone or with other sequences, in any KV blocks. Gemms are
+// not tested here: the library may use another algorithm for another number of rows.
 #include <math.h>
 #include <stdio.h>
 
@@ -59,14 +59,14 @@ static void device_close(void)
         free(it.values[s]);
 }
 
-// Permutes the KV blocks, so that sequences reuse blocks that held entries of others.
+// Permutes the KV blocks, so that sequences reuse blocks that held entries of other sequences.
 static void shuffle_blocks(void)
 {
     random_order(it.blocks[0], SEQUENCES * MAX_BLOCKS);
 }
 
-// Runs rows [done[s], done[s] + rows[s]) of each sequence in one pass (0 rows: not in the pass). Returns the results of
-// attention in row order.
+// Runs rows [done[s], done[s] + rows[s]) of each sequence in one pass. A sequence with 0 rows is not in the pass.
+// Returns the results of attention in row order.
 static float *attend(const int done[SEQUENCES], const int rows[SEQUENCES], int *n_p)
 {
     static int32_t token[SEQUENCES * LENGTH], position[SEQUENCES * LENGTH];
@@ -99,7 +99,7 @@ static float *attend(const int done[SEQUENCES], const int rows[SEQUENCES], int *
     return read_activation(it.b, it.out, total, it.width, n_p);
 }
 
-// Runs a whole sequence alone, in one pass: [LENGTH][*n_p].
+// Runs a whole sequence alone in one pass. Returns [LENGTH][*n_p].
 static float *attend_whole(int s, int *n_p)
 {
     int done[SEQUENCES] = {0}, rows[SEQUENCES] = {0};
@@ -107,7 +107,7 @@ static float *attend_whole(int s, int *n_p)
     return attend(done, rows, n_p);
 }
 
-START_TEST(chunks_beside_others_are_the_same_bits)
+START_TEST(chunks_with_others_have_the_same_bits)
 {
     device_open(&forms[_i]);
     const int maps = emulator_map_encodes(), is_hopper = forms[_i].d == 64 || forms[_i].d == 128;
@@ -144,7 +144,7 @@ START_TEST(chunks_beside_others_are_the_same_bits)
 }
 END_TEST
 
-START_TEST(single_rows_beside_others_are_the_same_bits)
+START_TEST(single_rows_with_others_have_the_same_bits)
 {
     device_open(&forms[_i]);
     int n, none[SEQUENCES] = {0}, all[SEQUENCES];
@@ -175,7 +175,7 @@ START_TEST(single_rows_beside_others_are_the_same_bits)
 }
 END_TEST
 
-// The same rows decoded and prefilled: equal within bf16, not in bits, since the kernels differ.
+// Decoded rows equal prefilled rows within bf16, but not in bits, because the kernels differ.
 START_TEST(single_rows_agree_with_prefilled_ones)
 {
     device_open(&forms[_i]);
@@ -199,7 +199,7 @@ SUITE("cuda_exactness")
 {
     SKIP_UNLESS(cuda_is_here());
     TIMEOUT(120);
-    LOOP(chunks_beside_others_are_the_same_bits, 0, FORMS);
-    LOOP(single_rows_beside_others_are_the_same_bits, 0, FORMS);
+    LOOP(chunks_with_others_have_the_same_bits, 0, FORMS);
+    LOOP(single_rows_with_others_have_the_same_bits, 0, FORMS);
     LOOP(single_rows_agree_with_prefilled_ones, 0, FORMS);
 }

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // FP8 gemms of the CUDA backend against products in double precision of the same bytes and scales: scales for each
-// output and for each block, numbers of rows for which the library has no FP8 algorithm, devices and slices for which
-// there are no block scales, and what fast accumulation loses. On a GPU or an emulated one; only the emulated one can
-// refuse algorithms.
+// output and for each block, numbers of rows for which the library has no FP8 algorithm, devices and slices without
+// block scales, and what fast accumulation loses. Runs on a GPU or an emulated one. Only the emulated one can refuse
+// algorithms.
 #include <math.h>
 #include <stdio.h>
 
@@ -14,7 +14,8 @@
 
 enum { ROWS_MAX = 72 };
 
-// Of errors relative to the largest result: of f32, on a GPU of sums in tensor cores, see fp8_accumulator.h.
+// Bound of errors relative to the largest result: of sums in f32 on the emulated GPU, in tensor cores on a GPU
+// (fp8_accumulator.h).
 static const double BOUND = EMULATED ? 3e-5 : 2e-3;
 
 // ---- products ------------------------------------------------------------------------------------------------------
@@ -26,11 +27,11 @@ static double matrix_scale(const struct fp8_matrix *m, int row, int column)
 
 // How a gemm treats its operands.
 enum method {
-    IN_FP8,  // rows are quantised, with one scale or one for each block, as the matrix has them
-    IN_BF16, // rows as they are, the matrix rounded to bf16
+    IN_FP8,  // rows are quantised, with one scale or one for each block, like the matrix
+    IN_BF16, // rows are unchanged, the matrix is rounded to bf16
 };
 
-// Row x [k] as FP8: values without scale, and the scale of every column.
+// Quantises row x [k] to FP8: values without scale, and the scale of every column.
 static void quantise_row(const float *x, int k, int group, double *values, double *scale)
 {
     for (int first = 0; first < k; first += group) {
@@ -45,7 +46,7 @@ static void quantise_row(const float *x, int k, int group, double *values, doubl
     }
 }
 
-// One output.
+// Computes one output.
 static double product(const struct fp8_matrix *m, int n, const float *x, const double *values, const double *scale,
                       enum method method)
 {
@@ -58,7 +59,7 @@ static double product(const struct fp8_matrix *m, int n, const float *x, const d
     return sum;
 }
 
-// All outputs of `rows` rows.
+// Returns all outputs of `rows` rows.
 static double *products(const struct fp8_matrix *m, const float *x, int rows, enum method method)
 {
     double *out = mem_alloc_array((size_t)rows * (size_t)m->n, sizeof *out);
@@ -83,7 +84,7 @@ struct bench {
     int k;
 };
 
-// Rows of an activation tensor, and their values.
+// Makes rows of an activation tensor, and their values.
 static struct bench bench_open(int rows, int k, bool fast_accum)
 {
     struct backend_shape shape = small_shape;
@@ -120,8 +121,8 @@ static void check_values(const float *got, const double *want, int n, double rel
                       what, rows, i, (double)got[i], want[i]);
 }
 
-// linear into f32: stored, added to 1, with a bias; and SwiGLU, all of the same weight. Rows behind the step's are
-// kept.
+// Checks results in f32 that are stored, added to 1, or have a bias, and SwiGLU, all with the same weight. Rows after
+// those of the step are unchanged.
 static void check_modes(struct bench *t, const struct fp8_matrix *m, int rows, enum method method)
 {
     struct backend *b = t->b;
@@ -192,7 +193,7 @@ START_TEST(gemms_equal_products_of_the_bytes_and_scales)
 }
 END_TEST
 
-// The library has no FP8 algorithm for up to 16 rows: those that it multiplies are multiplied in bf16.
+// The library has no FP8 algorithm for up to 16 rows. Gemms of so few rows that the library runs are computed in bf16.
 START_TEST(numbers_of_rows_without_an_algorithm_are_multiplied_in_bf16)
 {
     if (!EMULATED) return;
@@ -202,7 +203,7 @@ START_TEST(numbers_of_rows_without_an_algorithm_are_multiplied_in_bf16)
 }
 END_TEST
 
-// The library accepts the largest number of rows of a bucket and refuses a smaller one.
+// The library accepts the largest number of rows of a bucket and refuses a smaller number.
 START_TEST(an_algorithm_that_refuses_fewer_rows_is_replaced)
 {
     if (!EMULATED) return;
@@ -225,7 +226,7 @@ START_TEST(block_scales_are_multiplied_in_bf16_on_other_devices)
 }
 END_TEST
 
-// A slice that begins or ends within a block, as tensor parallelism makes them where it does not divide evenly.
+// A slice that begins or ends within a block, as tensor parallelism makes where blocks do not divide evenly.
 START_TEST(slices_of_blocks_are_multiplied_in_bf16)
 {
     if (!fp8_is_here()) return;
@@ -261,7 +262,8 @@ END_TEST
 
 // ---- accumulation --------------------------------------------------------------------------------------------------
 
-// Root mean square of the error of a gemm relative to that of its results, both against exact sums of the same bytes.
+// Returns the root mean square of the errors of a gemm, relative to that of the exact results, which are sums of the
+// same bytes.
 static double relative_error(const float *got, const double *want, int n)
 {
     double error = 0, all = 0;
@@ -272,7 +274,7 @@ static double relative_error(const float *got, const double *want, int n)
     return sqrt(error / all);
 }
 
-// The same error of the model in fp8_accumulator.h where sums are promoted to f32 every `promoted` products.
+// Returns the same error of the model in fp8_accumulator.h that promotes sums to f32 every `promoted` products.
 static double modelled_error(const struct fp8_matrix *m, const float *x, int rows, int promoted, const double *want)
 {
     float *u = mem_alloc_array((size_t)m->k, sizeof *u), *v = mem_alloc_array((size_t)m->k, sizeof *v);
@@ -297,7 +299,7 @@ static double modelled_error(const struct fp8_matrix *m, const float *x, int row
     return error;
 }
 
-// Prints what fast accumulation loses: on a GPU this is the measurement, on the emulated one that of the model.
+// Prints what fast accumulation loses: a measurement on a GPU, the error of the model on the emulated GPU.
 START_TEST(fast_accumulation_loses_the_last_bits_of_sums)
 {
     if (!fp8_is_here()) return;
@@ -330,7 +332,7 @@ START_TEST(fast_accumulation_loses_the_last_bits_of_sums)
 }
 END_TEST
 
-// Without it sums are as by default, and still in FP8.
+// Without fast accumulation, sums are the same as by default, and still in FP8.
 START_TEST(fast_accumulation_that_is_not_supported_is_left_out)
 {
     if (!EMULATED) return;
@@ -342,7 +344,7 @@ END_TEST
 SUITE("cuda_fp8")
 {
     SKIP_UNLESS(cuda_is_here());
-    setenv("XDG_CACHE_HOME", "/dev/null", 1); // every start selects algorithms anew
+    setenv("XDG_CACHE_HOME", "/dev/null", 1); // no saved algorithms: every start selects them again
     TIMEOUT(60);
     LOOP(gemms_equal_products_of_the_bytes_and_scales, 0, 2 * SIZES);
     LOOP(numbers_of_rows_without_an_algorithm_are_multiplied_in_bf16, 0, 2 * SIZES);

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Steps that the CUDA backend computes in fewer kernels have the bits of the single steps: RMSNorm before a gemm, an
-// MLP, RoPE with attention. In bf16, in FP8 with a scale for each output and with one for each block, at odd shapes,
-// for few rows and many. And how many kernels a layer of a decode pass has, on an emulated GPU.
+// Steps that the CUDA backend computes in one kernel have the bits of the separate steps: RMSNorm before a gemm, an
+// MLP, RoPE with attention. Weights are bf16, FP8 with a scale for each output, and FP8 with a scale for each block.
+// Shapes are odd, with few rows and with many. Also tests how many kernels a layer of a decode pass has on an emulated
+// GPU.
 #include <math.h>
 
 #include "kernels/cuda/limits.h"
@@ -42,9 +43,8 @@ static struct weight *weight_in(struct backend *b, enum form form, int n, int k)
 static void check_same(const float *got, const float *want, int rows, int n, const char *what, int asked)
 {
     for (int i = 0; i < rows * n; i++)
-        ck_assert_msg(!memcmp(&got[i], &want[i], sizeof *got) || (isnan(got[i]) && isnan(want[i])),
-                      "%s, %d rows: row %d, column %d of %d: %.9g, otherwise %.9g", what, asked, i / n, i % n, n,
-                      (double)got[i], (double)want[i]);
+        ck_assert_msg(float_is_same(got[i], want[i]), "%s, %d rows: row %d, column %d of %d: %.9g, otherwise %.9g",
+                      what, asked, i / n, i % n, n, (double)got[i], (double)want[i]);
 }
 
 // ---- RMSNorm and MLP ------------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ static void check_same(const float *got, const float *want, int rows, int n, con
 struct rows_bench {
     struct backend *b;
     int hidden, n;
-    struct tensor *x, *normed, *out[2], *inner; // x f32 [ROWS, hidden]; out: fused, single steps
+    struct tensor *x, *normed, *out[2], *inner; // x f32 [ROWS, hidden]; out: fused, separate steps
     struct weight *gain, *bias, *w;             // w [n, hidden]
     struct norm_step norm;
 };
@@ -122,8 +122,7 @@ static void check_mlp(struct rows_bench *t, enum form form, int rows)
     outs_compare(t, t->hidden, "MLP", rows);
 }
 
-// Columns of x and outputs. 4,112 columns are too many for gemv.cu to prepare eight rows of them; so are 4,112 inner
-// columns.
+// Columns of x and outputs. gemv.cu cannot prepare eight rows of 4,112 columns, nor of 4,112 inner columns.
 static const struct {
     int hidden, n;
 } sizes[] = {{40, 34}, {257, 130}, {1304, 26}, {4112, 48}, {130, 8224}};
@@ -147,7 +146,7 @@ START_TEST(steps_with_a_norm_are_the_same)
 }
 END_TEST
 
-// Squares added in another order change a factor by its last bit, which rounding to bf16 shows in one of some ten
+// Squares added in another order change the last bit of a factor. Rounding to bf16 shows this in about one of ten
 // thousand values.
 START_TEST(squares_are_added_in_the_order_of_the_kernel)
 {
@@ -160,8 +159,8 @@ START_TEST(squares_are_added_in_the_order_of_the_kernel)
 }
 END_TEST
 
-// A row has the same bits whether blocks prepare it themselves or a kernel did.
-START_TEST(a_row_has_the_same_bits_beside_any_others)
+// A row has the same bits whether the gemm's blocks or a separate kernel prepare it.
+START_TEST(a_row_has_the_same_bits_with_any_others)
 {
     struct rows_bench t;
     if (_i != BF16 && !fp8_is_here()) return;
@@ -190,7 +189,8 @@ START_TEST(a_row_has_the_same_bits_beside_any_others)
 END_TEST
 
 #ifdef FOREPACK_CUDA_EMULATED
-// Where results of all rows do not fit into scratch memory, the norm that adds a sum writes FP8 for all chunks at once.
+// If the results of all rows do not fit into scratch memory, the norm that adds a sum writes FP8 for all chunks in one
+// step.
 START_TEST(a_sum_is_added_before_a_gemm_in_chunks)
 {
     enum { COLUMNS = 40, OUTPUTS = 34, CHUNK = 8 };
@@ -296,7 +296,7 @@ static int kernels_so_far(struct backend *b)
     return emulator_launches();
 }
 
-// Kernels of a layer for few rows and for many, whose gemms are the library's.
+// Kernels of a layer for few rows, and for many rows, whose gemms the library computes.
 static const struct {
     int few, many;
 } kernels[FORMS] = {[BF16] = {5, 8}, [FP8_OUTPUTS] = {7, 9}, [FP8_BLOCKS] = {7, 10}};
@@ -331,7 +331,8 @@ START_TEST(a_layer_of_a_decode_pass_has_few_kernels)
 }
 END_TEST
 
-// Attention of look-ahead rows, which are single rows with importance: entry by entry, then importance of the last.
+// Attention of look-ahead rows, which are single rows with importance. Runs entry by entry, then checks the importance
+// of the last row.
 START_TEST(rope_with_attention_keeps_the_importance)
 {
     enum { N = 3, ENTRIES = 20, WIDTH = HEADS * D };
@@ -389,7 +390,7 @@ SUITE("cuda_fused")
     TIMEOUT(120);
     LOOP(steps_with_a_norm_are_the_same, 0, FORMS * SIZES);
     TEST(squares_are_added_in_the_order_of_the_kernel);
-    LOOP(a_row_has_the_same_bits_beside_any_others, 0, FORMS);
+    LOOP(a_row_has_the_same_bits_with_any_others, 0, FORMS);
 #ifdef FOREPACK_CUDA_EMULATED
     TEST(a_sum_is_added_before_a_gemm_in_chunks);
 #endif

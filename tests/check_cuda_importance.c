@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Importance rows on the CUDA backend: rows whose scores do not fit into the working memory together are computed in
-// rounds. A row has the bits that it has alone, in a round with others, and whether it is the only row of its sequence
-// in the pass, whose scores attention keeps, or one of several.
+// rounds. A row has the same bits alone and in a round with others. It also has the same bits as the only row of its
+// sequence in the pass, whose scores attention keeps, and as one of several rows.
 #include <stdio.h>
 
 #include "kernels/cuda/memory.h"
@@ -34,7 +34,7 @@ static void run_open(struct run *run)
     run->out = make_tensor(run->b, TENSOR_ACTIVATION, ROWS, HEADS * 16);
 }
 
-// Attention of a pass, with the n importance rows `row` over `keys` keys. Returns the number of values.
+// Runs attention of a pass with n importance rows `row` over `keys` keys. Returns the number of values.
 static int run_pass(struct run *run, const int32_t kv_len[SEQS], const int rows[SEQS], const float *values, int n,
                     const int32_t *row, const int32_t *keys)
 {
@@ -68,9 +68,11 @@ static int run_pass(struct run *run, const int32_t kv_len[SEQS], const int rows[
 
 static void check_bits(const float *expected, const float *found, int n, int row)
 {
-    for (int i = 0; i < n; i++)
-        ck_assert_msg(found[i] == expected[i] && found[i] > 0, "row %d, entry %d: %g, expected %g", row, i,
-                      (double)found[i], (double)expected[i]);
+    for (int i = 0; i < n; i++) {
+        ck_assert_msg(found[i] == expected[i], "row %d, entry %d: %g, expected %g", row, i, (double)found[i],
+                      (double)expected[i]);
+        ck_assert_msg(found[i] > 0, "row %d, entry %d: %g", row, i, (double)found[i]);
+    }
 }
 
 START_TEST(rows_computed_in_rounds_have_the_bits_of_rows_alone)
@@ -98,7 +100,7 @@ START_TEST(rows_computed_in_rounds_have_the_bits_of_rows_alone)
         ck_assert_int_eq(run_pass(&alone, kv_len, rows, values, 1, &row[p], &keys[p]), keys[p]);
         check_bits(alone.importance, all, keys[p], p);
     }
-    // The last row of several, now as the only one.
+    // The last of several rows is now the only row.
     const int32_t later[SEQS] = {30, 11 + TILED_ROWS - 1, 40, 17}, single = TILED;
     const int one[SEQS] = {1, 1, 1, 1};
     for (int i = 0; i < COLUMNS; i++)

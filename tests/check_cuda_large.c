@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One layer of the 8B shape at the size that serves prompts: gemms and attention of 16,384 rows, samples of which are
-// computed again in double; and attention over KV blocks at the end of a large cache, whose offsets need 64 bits. On
-// the emulated GPU the same with small sizes.
+// One layer of the 8B shape at the size that serves prompts: gemms and attention of 16,384 rows, of which samples are
+// computed again in double. Then attention over KV blocks at the end of a large cache, whose offsets need 64 bits. The
+// emulated GPU runs the same with small sizes.
 #include <math.h>
 #include <stdio.h>
 
@@ -138,7 +138,7 @@ END_TEST
 
 // ---- attention ------------------------------------------------------------------------------------------------------
 
-// A head of D values rotated to its position, rounded to bf16.
+// Rotates a head of D values to its position and rounds them to bf16.
 static void rotate(const float *head, int position, double *out)
 {
     for (int i = 0; i < D / 2; i++) {
@@ -148,7 +148,7 @@ static void rotate(const float *head, int position, double *out)
     }
 }
 
-// The attention of one head of row `row` of a sequence without cached entries.
+// Computes the attention of one head of row `row` of a sequence without cached entries.
 static void slow_head(const float *qkv, int row, int head, double *out)
 {
     const size_t k_at = (size_t)(HEADS + head / GROUP) * D, v_at = k_at + (size_t)KV_HEADS * D;
@@ -207,7 +207,8 @@ END_TEST
 
 enum { LENGTH = 300, BLOCKS = (LENGTH + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS };
 
-// Attention of a prompt, then of single rows after it, with the KV blocks from `first` on: [LENGTH][HIDDEN].
+// Runs attention of a prompt, then of single rows after it, with the KV blocks from `first` on. Returns
+// [LENGTH][HIDDEN].
 static float *attend_at(struct backend *b, struct tensor *qkv, struct tensor *out, const float *values, int first)
 {
     enum { PROMPT = LENGTH - 2 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The memory plan against what the CUDA backend allocates, byte for byte, for models and groups as large as any that
-// are served. On an emulated GPU that counts memory without making it; weights are zeros, so a model of 405 billion
+// are served. The emulated GPU counts memory without allocating it. Weights are zeros, so a model of 405 billion
 // weights opens in milliseconds.
 #include <cuda_runtime_api.h>
 #include <stdlib.h>
@@ -79,14 +79,14 @@ START_TEST(the_plan_counts_every_byte)
     emulator_count_only(true);
     check_rank(e, path, 0, "auto");
     if (e->size > 1) {
-        check_rank(e, path, e->size - 1, "auto"); // without the logits of the others
+        check_rank(e, path, e->size - 1, "auto"); // without the logits of other ranks
         check_rank(e, path, 0, "f32");            // without partial sums
     }
     free(path);
 }
 END_TEST
 
-// Also while it serves: the first pass, tuning and the KV cache that fills the rest.
+// Nothing more is allocated by the first pass, by tuning, or with a KV cache that fills the rest.
 START_TEST(passes_allocate_nothing_more)
 {
     const struct example *e = &examples[_i ? 2 : 0];
@@ -117,7 +117,7 @@ START_TEST(passes_allocate_nothing_more)
 }
 END_TEST
 
-// As `forepack up` starts them where nodes share a GPU.
+// `forepack up` starts nodes in this way if they share a GPU.
 START_TEST(another_process_that_starts_takes_nothing_of_the_share)
 {
     const struct example *e = &examples[0];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Logits of dummy models on the CUDA backend against the CPU backend: packed prompts, then decode passes, of which the
-// third replays a captured graph. With tiny shapes, and on a GPU also with head sizes 64 (llama-110m) and 128 (two
+// third replays a captured graph. The shapes are tiny. On a GPU they also have head sizes 64 (llama-110m) and 128 (two
 // layers of the 8B shape). The GPU kit runs this test first: it prints how far the logits differ.
 #include <math.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ enum { TINY_CASES = 2, CASES = sizeof cases / sizeof cases[0] };
 
 static const char *device = "cuda"; // "cpu" compares the CPU backend with the reference
 
-// Both sides round activations to bf16, in other orders of summation.
+// Both sides round activations to bf16, but sum in different orders.
 static const double LARGEST_DIFFERENCE = 0.02; // ||a - b|| / ||b||
 
 static int32_t token_at(int sequence, int position, int vocab)
@@ -36,7 +36,8 @@ static int32_t token_at(int sequence, int position, int vocab)
     return (int32_t)(((uint32_t)position * 2654435761u + (uint32_t)sequence * 97u) % (uint32_t)vocab);
 }
 
-// Logits of the last rows of the prompts, then of every decode pass: [SEQUENCES * (1 + DECODE_PASSES)][vocab].
+// Returns the logits of the last rows of the prompts, then of every decode pass: [SEQUENCES * (1 +
+// DECODE_PASSES)][vocab].
 static float *logits_of(int which, const char *backend)
 {
     static struct forward f;

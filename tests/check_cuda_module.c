@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CUDA module that cannot be used: one sentence names the reason, both versions if they differ, and `auto` serves on
-// the CPU with a warning where a GPU may be. The module beside this program is a link to one of fake_cuda_module.c.
+// A CUDA module that cannot be used. One sentence names the reason, with both versions if they differ. `auto` serves on
+// the CPU, with a warning if the machine may have a GPU. The module next to this program is a link to a build of
+// fake_cuda_module.c.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -45,7 +46,7 @@ START_TEST(a_module_of_another_build_is_refused_with_both_versions)
         "libforepack_cuda.so has version 0.0.9+12345678, this program has " CUDA_MODULE_VERSION,
         ": install both from one build"};
     check_refused("other_version.so", STATUS_UNSUPPORTED, both);
-    check_refused("other_version_lacks.so", STATUS_UNSUPPORTED, both); // cannot even be loaded
+    check_refused("other_version_lacks.so", STATUS_UNSUPPORTED, both); // cannot be loaded at all
 }
 END_TEST
 
@@ -74,7 +75,7 @@ START_TEST(a_module_of_this_build_is_loaded)
 }
 END_TEST
 
-// Opens `auto` with the log in a file; returns the file's text.
+// Opens `auto` with the log in a file. Returns the file's text.
 static char *log_of_auto(void)
 {
     const struct backend_shape shape = {.n_layers = 1,
@@ -106,9 +107,11 @@ static char *log_of_auto(void)
 
 static void check_level(const char *level, const char *reason)
 {
-    char *text = log_of_auto(), *event = strstr(text, "backend_chosen backend=cpu reason=");
+    char *text = log_of_auto(), *event = strstr(text, "backend_chosen backend=cpu reason="), *at = strstr(text, level);
     ck_assert_msg(event != NULL, "%s", text);
-    ck_assert_msg(strstr(text, level) && strstr(text, level) < event && strstr(event, reason), "%s", text);
+    ck_assert_msg(at != NULL, "%s", text);
+    ck_assert_msg(at < event, "%s", text);
+    ck_assert_msg(strstr(event, reason) != NULL, "%s", text);
     free(text);
 }
 

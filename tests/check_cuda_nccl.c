@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// NCCL in a group of one rank, which is all that one GPU can hold: it connects, every collective returns its input,
-// also in captured passes and in micro-batches, and it closes. check_cuda_comm tests larger groups on emulated GPUs.
+// NCCL in a group of one rank, the largest group that one GPU can hold. It connects, every collective returns its
+// input, also in captured passes and in micro-batches, and it closes. check_cuda_comm tests larger groups on emulated
+// GPUs.
 #include <math.h>
 #include <stdio.h>
 
@@ -13,7 +14,7 @@ enum { ROWS = 8, COLUMNS = 16, N = ROWS * COLUMNS, ROWS_MAX = 128 };
 
 static struct backend *b;
 static struct comm *self, *comm;
-static struct tensor *partial; // exists before the comm is opened, which registers its memory
+static struct tensor *partial; // made before the comm is opened, which registers its memory
 
 static void setup(void)
 {
@@ -62,8 +63,8 @@ START_TEST(collectives_of_one_rank_return_their_input)
 }
 END_TEST
 
-// A pass whose stages embed rows and sum them over the ranks or, with `normed`, sum their norms as partial sums and add
-// these.
+// A pass whose stages embed rows and sum them over the ranks. With `normed` the stages sum the norms of the rows as
+// partial sums and add these.
 struct sum_pass {
     struct tensor *out, *normed, *after;
     const struct weight *table, *identity, *ones;
@@ -115,7 +116,7 @@ static struct sum_pass make_sum_pass(const float *values, bool partials)
     return sums;
 }
 
-// Each row is its row of the table plus the norm of that.
+// Checks that each row is its row of the table plus the norm of that row.
 static void check_added_rows(const float *got, const float *values, const int32_t *token, int rows)
 {
     for (int r = 0; r < rows; r++) {

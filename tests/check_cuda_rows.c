@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The kernels of kernels/cuda/rows.cu at odd widths, on an emulated GPU: their results, and that they write nothing
-// else.
+// else to memory.
 #include <math.h>
 
 #include "kernels/convert.h"
@@ -9,7 +9,7 @@
 #include "tests/kernel_fixture.h"
 #include "tests/suite.h"
 
-enum { ROWS = 3 };
+enum { ROWS = 3, X_ROWS = 6 }; // X_ROWS: rows that an index chooses from
 static const float GUARD = -12345.5f;
 static const int widths[] = {1, 2, 7, 8, 15, 16, 24, 33, 64, 100, 257, 520, 4104};
 enum { N_WIDTHS = sizeof widths / sizeof widths[0] };
@@ -39,7 +39,7 @@ static uint16_t *bf16_of(const float *values, size_t n)
     return halves;
 }
 
-// Checks ROWS rows of `stride`: the first n columns equal `want` within `relative`, the others are unchanged.
+// Checks ROWS rows of `stride` values: the first n columns equal `want` within `relative`, the others are unchanged.
 static void check_bf16(const uint16_t *got, const double *want, int n, int stride, double relative)
 {
     for (int r = 0; r < ROWS; r++)
@@ -85,7 +85,6 @@ END_TEST
 START_TEST(rmsnorm_normalises_the_rows_of_an_index)
 {
     const int n = widths[_i], stride = cuda_stride(n);
-    enum { X_ROWS = 6 };
     const int32_t index[ROWS] = {4, 0, 5};
     float *x = random_floats(X_ROWS * (size_t)n, 3), *gain = random_floats((size_t)n, 2);
     uint16_t *out = guarded(stride);
@@ -116,10 +115,16 @@ START_TEST(rmsnorm_normalises_the_rows_of_an_index)
 }
 END_TEST
 
+// Checks that the first `n_rows` rows of the residual stream are sums and the other rows are as before.
+static void check_sums(const float *after, const float *sum, const float *before, int n_rows, int n)
+{
+    for (int i = 0; i < X_ROWS * n; i++)
+        ck_assert_msg(after[i] == (i < n_rows * n ? sum[i] : before[i]), "column %d of row %d", i % n, i / n);
+}
+
 START_TEST(add_rmsnorm_has_the_bits_of_adding_and_rmsnorm)
 {
     const int n = widths[_i], stride = cuda_stride(n);
-    enum { X_ROWS = 6 };
     const int32_t index[ROWS] = {4, 0, 5};
     const size_t x_bytes = X_ROWS * (size_t)n * sizeof(float), out_bytes = (size_t)(ROWS * stride) * 2;
     float *x = random_floats(X_ROWS * (size_t)n, 3), *sum = mem_alloc_array(X_ROWS * (size_t)n, sizeof *sum);
@@ -145,8 +150,7 @@ START_TEST(add_rmsnorm_has_the_bits_of_adding_and_rmsnorm)
         from_device(got, device_got, out_bytes);
         ck_assert_mem_eq(got, want, out_bytes);
         from_device(after, device_x, x_bytes);
-        for (int i = 0; i < X_ROWS * n; i++)
-            ck_assert_msg(after[i] == (!indexed && i < ROWS * n ? sum[i] : x[i]), "column %d of row %d", i % n, i / n);
+        check_sums(after, sum, x, indexed ? 0 : ROWS, n);
         // The same with rows in FP8.
         uint8_t *want_fp8 = mem_alloc(byte_count), *got_fp8 = mem_alloc(byte_count);
         float want_scale[ROWS], got_scale[ROWS];
@@ -166,8 +170,7 @@ START_TEST(add_rmsnorm_has_the_bits_of_adding_and_rmsnorm)
         ck_assert_mem_eq(got_fp8, want_fp8, byte_count);
         ck_assert_mem_eq(got_scale, want_scale, sizeof want_scale);
         from_device(after, device_x, x_bytes);
-        for (int i = 0; i < X_ROWS * n; i++)
-            ck_assert_msg(after[i] == (!indexed && i < ROWS * n ? sum[i] : x[i]), "column %d of row %d", i % n, i / n);
+        check_sums(after, sum, x, indexed ? 0 : ROWS, n);
         cudaFree(device_sum);
         free(want), free(got), free(want_fp8), free(got_fp8);
     }
@@ -198,7 +201,7 @@ START_TEST(swiglu_reads_both_halves_of_a_row)
 }
 END_TEST
 
-// Bytes and scales have the bits that convert.h defines.
+// Bytes and scales have the bits that convert.h defines for them.
 START_TEST(rows_are_quantised_as_convert_h_defines)
 {
     const int n = widths[_i], stride = cuda_stride(n);
@@ -266,14 +269,18 @@ START_TEST(swiglu_to_fp8_is_swiglu_and_quantisation)
         from_device(scale[i], device_scale[i], sizeof scale[i]);
     }
     ck_assert_mem_eq(got[0], got[1], bytes);
-    for (int r = 0; r < ROWS; r++)
-        ck_assert(scale[0][r] == scale[1][r] || (r == 2 && isnan(scale[0][r]) && isnan(scale[1][r])));
+    for (int r = 0; r < ROWS; r++) {
+        if (r != 2) ck_assert(!isnan(scale[0][r]));
+        ck_assert_msg(float_is_same(scale[0][r], scale[1][r]), "row %d: %g, not %g", r, (double)scale[0][r],
+                      (double)scale[1][r]);
+    }
     cudaFree(device_x), cudaFree(device_halves);
     free(x), free(halves), free(got[0]), free(got[1]);
 }
 END_TEST
 
-// The bits of launch_rmsnorm and then launch_quantise_rows or launch_quantise_blocks, with zeros behind the row.
+// The bits are those of launch_rmsnorm followed by launch_quantise_rows or launch_quantise_blocks, with zeros after the
+// row.
 START_TEST(rmsnorm_to_fp8_is_rmsnorm_and_quantisation)
 {
     const int n = widths[_i], stride = cuda_stride(n), blocks = (stride + FP8_BLOCK - 1) / FP8_BLOCK;
@@ -312,9 +319,8 @@ START_TEST(rmsnorm_to_fp8_is_rmsnorm_and_quantisation)
         }
         ck_assert_mem_eq(bytes[0], bytes[1], row_bytes);
         for (size_t i = 0; i < scales; i++)
-            ck_assert_msg(scale[0][i] == scale[1][i] || (isnan(scale[0][i]) && isnan(scale[1][i])),
-                          "kind %d, width %d: scale %zu is %g, not %g", kind, n, i, (double)scale[0][i],
-                          (double)scale[1][i]);
+            ck_assert_msg(float_is_same(scale[0][i], scale[1][i]), "kind %d, width %d: scale %zu is %g, not %g", kind,
+                          n, i, (double)scale[0][i], (double)scale[1][i]);
         cudaFree(device_normed);
         for (int i = 0; i < 2; i++)
             free(bytes[i]), free(scale[i]);

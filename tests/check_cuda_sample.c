@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens sampled on the device against the CPU sampler: the same token from the same logits and random number, with the
-// vocabulary in one part and in several; and the likeliest token against a plain loop.
+// Tokens sampled on the device against the CPU sampler: the same logits and random number give the same token, with the
+// vocabulary in one part and in several. The most likely token is tested against a plain loop.
 #include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdlib.h>
@@ -54,7 +54,8 @@ static void logits_fill(float *logits, int rows, int v)
     }
 }
 
-// The layout after a gather over `parts` ranks: [part][row][columns]; values behind the vocabulary must not be read.
+// Returns logits in the layout after a gather over `parts` ranks: [part][row][columns]. Values after the vocabulary
+// must not be read.
 static float *in_parts(const float *logits, int rows, int v, int parts, int columns)
 {
     float *out = malloc((size_t)parts * (size_t)rows * (size_t)columns * sizeof *out);
@@ -96,7 +97,7 @@ static void sample_run(const float *logits, int rows, int v, int parts, int32_t 
 static const int vocabularies[] = {1, 2, 31, 33, 260, 1000, 1025, V_MAX};
 enum { N_VOCABULARIES = sizeof vocabularies / sizeof *vocabularies };
 
-START_TEST(the_likeliest_matches_a_plain_loop)
+START_TEST(the_most_likely_token_matches_a_plain_loop)
 {
     int v = vocabularies[_i];
     source.state = 11 + (uint64_t)_i;
@@ -133,7 +134,7 @@ static void random_sampling(struct sampling *p, int v)
     if (below(8) == 0) p->min_p = 1;
 }
 
-// At the boundary of two tokens both are right within rounding; with these seeds no random number is that close.
+// At the boundary of two tokens both are right within rounding. With these seeds no random number is that close.
 START_TEST(tokens_match_the_sampler)
 {
     int v = vocabularies[_i];
@@ -172,6 +173,6 @@ SUITE("cuda_sample")
 {
     SKIP_UNLESS(cuda_is_here());
     NO_FORK();
-    LOOP(the_likeliest_matches_a_plain_loop, 0, N_VOCABULARIES);
+    LOOP(the_most_likely_token_matches_a_plain_loop, 0, N_VOCABULARIES);
     LOOP(tokens_match_the_sampler, 0, N_VOCABULARIES);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/cuda/schedule and geometry: every row-head is computed once, costliest tiles first; the device's arrays hold
-// the batch; nothing is written outside the staging memory. Needs neither a GPU nor its emulation.
+// kernels/cuda/schedule and geometry: every row-head is computed once, the costliest tiles come first, the device's
+// arrays hold the batch, and nothing is written outside the staging memory. The test needs no GPU and no emulated GPU.
 #include <stdlib.h>
 #include <string.h>
 
@@ -67,7 +67,7 @@ static void check_ints(const void *host, const char *device, const int32_t *at, 
     ck_assert_int_eq(memcmp(staged(host, device, at), expected, (size_t)n * sizeof *expected), 0);
 }
 
-// Entries of the tile, or of its span.
+// Returns the entries of the tile, or of its span.
 static int tile_entries(const struct ragged_batch *batch, const struct attend_tile *t, int group)
 {
     int entries = batch->kv_len[t->seq] + (t->first + t->count - 1) / group + 1;
@@ -76,7 +76,7 @@ static int tile_entries(const struct ragged_batch *batch, const struct attend_ti
     return entries - t->span * TILE_SPAN < TILE_SPAN ? entries - t->span * TILE_SPAN : TILE_SPAN;
 }
 
-// Each row-head is in one tile, and all of the tile's spans have a place of their own.
+// Checks that each row-head is in one tile, and that each span of the tile has its own place.
 static void check_tiles(const struct made *m, const struct schedule_options *options, const struct attend_tile *tiles,
                         const struct device_batch *d)
 {
@@ -141,7 +141,7 @@ static void check_single(const struct made *m, const int32_t *single, const stru
         ck_assert((single[i] < d->first_rows) == (i < d->first_single));
 }
 
-// The two micro-batches together are the batch.
+// Checks that the two micro-batches together are the batch.
 static void check_micro_batches(const struct device_batch *d)
 {
     struct device_batch first = schedule_micro_batch(d, false), second = schedule_micro_batch(d, true);
@@ -163,7 +163,7 @@ static void check_micro_batches(const struct device_batch *d)
     ck_assert_int_eq(first.n_tiled_importance + second.n_tiled_importance, d->n_tiled_importance);
 }
 
-// Each importance row is that of a single row, or one of those in sequences with several rows.
+// Checks that each importance row belongs to a single row or is in a sequence with several rows.
 static void check_importance(const struct made *m, const void *host, const char *device, const struct device_batch *d)
 {
     const struct ragged_batch *batch = &m->batch;
@@ -187,7 +187,8 @@ static void check_importance(const struct made *m, const void *host, const char 
     ck_assert_int_eq(seen + next_tiled, batch->n_importance_rows);
 }
 
-// The rounds of a batch or micro-batch are its rows in order, each with the importance rows of its single rows.
+// Checks that the rounds of a batch or micro-batch have its importance rows in order, and that each round has those of
+// its single rows.
 static void check_rounds(const struct made *m, const void *host, const char *device, const struct device_batch *all)
 {
     const int32_t *keys = m->importance_keys, *rows = m->importance_row;
@@ -209,8 +210,10 @@ static void check_rounds(const struct made *m, const void *host, const char *dev
             used += cuda_kept_blocks(keys[p]);
         ck_assert_int_le(used, blocks);
         for (int i = 0; i < round.n_single; i++) {
-            ck_assert(of_single[i] < 0 || (of_single[i] >= round.importance_begin && of_single[i] < end));
-            found += of_single[i] >= 0;
+            if (of_single[i] < 0) continue;
+            ck_assert_int_ge(of_single[i], round.importance_begin);
+            ck_assert_int_lt(of_single[i], end);
+            found++;
         }
         for (int i = 0; i < round.n_tiled_importance; i++) {
             ck_assert_int_ge(of_tiles[i], round.importance_begin);
@@ -230,7 +233,8 @@ static void check_rounds(const struct made *m, const void *host, const char *dev
     ck_assert(done == 0 || rows[all->importance_begin] >= all->first_row);
 }
 
-// Counts of a captured pass with `padding` padding rows that have room for every batch of its rows and sequences.
+// Sets the counts of a captured pass with `padding` padding rows. They have room for every batch of its rows and
+// sequences.
 static void captured_counts(const struct made *m, struct schedule_options *options, int padding)
 {
     struct schedule_counts *c = &options->captured;
@@ -344,8 +348,8 @@ static void check_same_arguments(const struct device_batch *a, const struct devi
     ck_assert_int_eq(a->n_spans, b->n_spans);
 }
 
-// A captured pass reuses its arguments: those of all batches of its kind are equal. _i: rows of most sequences, at
-// most.
+// A captured pass reuses its arguments, so all batches of its kind must have equal ones. _i is the limit on the rows of
+// most sequences.
 START_TEST(captured_passes_of_a_kind_have_equal_arguments)
 {
     struct made *m = mem_alloc(sizeof *m);
@@ -410,7 +414,7 @@ START_TEST(kv_entries_do_not_overlap)
 }
 END_TEST
 
-// A few rows after a long cached prompt are two tiles, which only their spans spread over the device.
+// A few rows after a long cached prompt are two tiles. Only spans spread these over the device.
 START_TEST(one_sequence_has_room_for_the_spans_of_two_tiles)
 {
     const struct backend_shape shape = {.n_layers = 1,

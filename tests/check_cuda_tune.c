@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tuning finds the fastest algorithm of a gemm on a device that begins with low clocks and is disturbed now and then:
-// it works before it times, candidates take turns, and the fastest round of each counts.
+// Tuning finds the fastest algorithm of a gemm on a device that begins with low clocks and is sometimes disturbed:
+// tuning warms the device up before it measures, candidates take turns, and the fastest round of each counts.
 #include <stdlib.h>
 
 #include "kernels/cuda/gemm.h"
@@ -37,7 +37,7 @@ static void setup(void)
 {
     struct backend_shape shape = small_shape;
     shape.max_rows = ROWS;
-    unsetenv("XDG_CACHE_HOME"); // algorithms of an earlier test would be found
+    unsetenv("XDG_CACHE_HOME"); // otherwise algorithms of an earlier test would be found
     unsetenv("HOME");
     b = open_cuda(&shape, DTYPE_BF16);
     w = random_weight(b, COLUMNS, COLUMNS, 1);
@@ -109,7 +109,8 @@ START_TEST(candidates_take_turns)
 }
 END_TEST
 
-// Timing runs as many rows as the tensors have: on a GPU, a sample that begins at a later row would read behind them.
+// Timing runs as many rows as the tensors have. On a GPU a sample that begins at a later row would read after their
+// end.
 START_TEST(the_sample_is_the_call_with_the_most_rows)
 {
     static const char memory[4];

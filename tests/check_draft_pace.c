@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The number of draft rows follows goodput: many where they cost little and are accepted, none where they cost as much
-// as they bring, and it neither follows noise nor stays with an old batch size. The machine is a pair of costs.
+// The number of draft rows follows goodput. It is large if draft rows cost little and are accepted, and 0 if they cost
+// as much as they gain. It does not follow noise or stay with an old batch size. The machine is a pair of costs.
 #include <math.h>
 
 #include "lib/base/random.h"
@@ -27,7 +27,7 @@ static int length_in(const struct draft_pace *pace, int batch)
     return pace->costs[batch].times[pace->costs[batch].phase.is_off].length;
 }
 
-// Passes of `sequences` sequences, each with drafts that are accepted with the machine's chance.
+// Runs passes of `sequences` sequences, each with drafts that are accepted with the machine's chance.
 static struct result run(struct draft_pace *pace, struct machine *m, int sequences, int passes)
 {
     struct result result = {.last = -1};
@@ -148,7 +148,7 @@ START_TEST(drafts_that_are_always_accepted_teach_other_batch_sizes)
 }
 END_TEST
 
-// A drafter on the same cores: passes take twice as long with and without draft rows, while it works.
+// A drafter runs on the same cores. While it works, passes take twice as long, with and without draft rows.
 START_TEST(drafts_that_slow_down_the_group_end)
 {
     struct draft_pace pace;
@@ -164,9 +164,8 @@ START_TEST(drafts_that_slow_down_the_group_end)
 }
 END_TEST
 
-// Speculators that slow down the group are not asked, and drafts from prompt lookup are verified all the same.
-// Of a prompt beside decodes. A draft row that takes as long as a row of the decodes gains nothing unless it is always
-// accepted.
+// Speculators that slow down the group are not asked, but drafts from prompt lookup are still verified. A prompt is
+// computed with decodes. A draft row that takes as long as a decode row gains nothing unless it is always accepted.
 START_TEST(first_drafts_are_as_long_as_they_save_time)
 {
     struct draft_pace p;
@@ -184,7 +183,7 @@ START_TEST(first_drafts_are_as_long_as_they_save_time)
     ck_assert_int_eq(draft_pace_first_rows(&p, 32, 2), 2);
     ck_assert_int_eq(draft_pace_first_rows(&p, 31, 8), 8); // another batch size
     ck_assert_int_eq(draft_pace_first_rows(&p, 0, 8), 8);
-    times[0].row_us = 0; // those of the other phases
+    times[0].row_us = 0; // the times of the other phase are used
     ck_assert_int_eq(draft_pace_first_rows(&p, 32, 8), 0);
 }
 END_TEST

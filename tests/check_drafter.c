@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // speculator/drafter with a model whose next token depends on every entry before it, read from the KV blocks of the
-// batch: each guess is the one that the model yields behind the prompt, the tokens that are known and the guesses
-// before it, whatever was held, released, advanced or scored meanwhile. No block is lost, held prompts keep within
-// their share, and prompts are scored first.
+// batch. Each guess is the one that the model yields after the prompt, the known tokens and the earlier guesses. This
+// holds whatever is held, released, advanced or scored meanwhile. No block is lost, held prompts stay within their
+// share, and prompts are scored first.
 #include <stdlib.h>
 #include <string.h>
 
@@ -68,7 +68,7 @@ static enum status forward(void *context, const struct ragged_batch *batch, stru
     return STATUS_OK;
 }
 
-// A request as its client sees it: the prompt, and an answer that often is the one that the model would give.
+// A request: the prompt, and an answer that often is the one that the model would generate.
 struct ask {
     int32_t tokens[CONTEXT];
     int n_prompt, n, sent;
@@ -168,7 +168,7 @@ static void finish_drafts(void)
     ck_assert(!scorer_drafts(scorer));
 }
 
-// The worker group generates `n` tokens: those of the model, but for one in `wrong`.
+// The worker group generates `n` tokens: the model's, except for one in `wrong`.
 static void generate(struct ask *ask, int n, int wrong)
 {
     for (; n > 0 && ask->n < CONTEXT; n--) {
@@ -177,7 +177,7 @@ static void generate(struct ask *ask, int n, int wrong)
     }
 }
 
-// `repeated`: tokens that the speculator has already.
+// Sends an advance. `repeated` is the number of its tokens that the speculator already has.
 static bool advance(int id, int repeated, int ahead, bool with_prompt)
 {
     struct ask *ask = &asks[id];
@@ -232,7 +232,7 @@ START_TEST(no_prompt_is_held_after_the_end_of_drafts)
 }
 END_TEST
 
-// With the first guess, then with twice as many each time, and with the last one.
+// A message comes with the first guess, then with twice as many each time, and with the last guess.
 START_TEST(long_drafts_come_in_few_messages)
 {
     int complete = 0;
@@ -299,8 +299,8 @@ START_TEST(scores_go_first)
 }
 END_TEST
 
-// A prompt of all blocks takes those of held prompts.
-START_TEST(held_prompts_give_way)
+// A prompt that needs all blocks gets the blocks of held prompts.
+START_TEST(held_prompts_yield_to_scored_ones)
 {
     for (int id = 0; id < 4; id++) {
         make(id, 60);
@@ -367,7 +367,7 @@ SUITE("drafter")
     TEST(long_drafts_come_in_few_messages);
     TEST(any_order_of_events_guesses_right);
     TEST(scores_go_first);
-    TEST(held_prompts_give_way);
+    TEST(held_prompts_yield_to_scored_ones);
     TEST(what_cannot_be_an_advance_releases_the_prompt);
     TEST(a_prompt_that_was_not_scored_is_read_when_there_is_time);
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Drafts change no token. Requests with every sampling option run alone and without drafts first; then with drafts that
-// are right, wrong from some token on, too long, or not tokens at all: packed, in chunks, preempted, replayed, behind
-// cached prefixes, and with new drafts between passes. Tokens, log-probabilities and finish reasons must be the same
-// bits, in fewer passes, and every block must be released. Some prompts are pruned, and some models run on two ranks.
-// The argument names a backend.
+// Drafts change no token. Requests with every sampling option first run alone and without drafts. Then they run with
+// drafts that are right, wrong from some token on, too long, or not tokens at all: packed, in chunks, preempted,
+// replayed, after cached prefixes, and with new drafts between passes. Tokens, log-probabilities and finish reasons
+// must have the same bits, in fewer passes, and every block must be released. Some prompts are pruned, and some models
+// run on two ranks. The argument names a backend.
 #include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
@@ -12,6 +12,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/random.h"
+#include "tests/comm_threads.h"
 #include "tests/cuda_here.h"
 #include "tests/fake_llguidance.h"
 #include "tests/suite.h"
@@ -90,7 +91,7 @@ static bool has_grammar(int id)
     return id % 5 == 4;
 }
 
-// A gap in the middle and at the end of the prompt, and a repetition penalty that counts pruned tokens.
+// Prunes the middle and the end of the prompt, and sets a repetition penalty, which counts pruned tokens.
 static void prune(struct world *w, int id)
 {
     struct sequence_request *ask = &w->asks[id];
@@ -274,7 +275,8 @@ static void run_alone(struct world *w)
     memcpy(w->alone, w->now, sizeof w->alone);
 }
 
-// Output tokens from `from` on: right for `right` tokens, then random, and perhaps a stop token. May exceed max_tokens.
+// Makes a draft of the output tokens from `from` on: right for `right` tokens, then random, perhaps with a stop token.
+// It may exceed max_tokens.
 static int make_draft(const struct world *w, int id, int from, int right, int32_t *draft)
 {
     const struct outcome *alone = &w->alone[id];
@@ -311,8 +313,8 @@ static void check_same(const struct world *w, int id, int from)
     const struct outcome *a = &w->alone[id], *b = &w->now[id];
     ck_assert_int_ne(b->finish, SEQUENCE_GOES_ON);
     if (!w->exact) return;
-    ck_assert_msg(a->n - from == b->n && a->finish == b->finish, "request %d: %d tokens, finish %d; alone %d, %d", id,
-                  b->n, b->finish, a->n - from, a->finish);
+    ck_assert_msg(a->n - from == b->n, "request %d: %d tokens; alone %d", id, b->n, a->n - from);
+    ck_assert_msg(a->finish == b->finish, "request %d: finish %d; alone %d", id, b->finish, a->finish);
     for (int i = 0; i < b->n; i++)
         check_token(&a->tokens[from + i], &b->tokens[i]);
 }
@@ -360,7 +362,7 @@ static void begin_way(struct world *w, size_t way)
     begin(w, ways[way].budget, ways[way].max_seqs, ways[way].pool);
 }
 
-// The last one with two ranks.
+// The last case has two ranks.
 START_TEST(drafts_of_every_kind_change_nothing)
 {
     struct world *w = world_open((uint64_t)_i, dtypes[_i % 3], 1 + _i / 3);
@@ -407,7 +409,7 @@ START_TEST(copies_change_nothing)
 }
 END_TEST
 
-START_TEST(a_replay_goes_on_with_its_draft)
+START_TEST(a_replay_continues_with_its_draft)
 {
     struct world *w = world_open(11, "f32", 1);
     run_alone(w);
@@ -435,7 +437,7 @@ START_TEST(a_replay_goes_on_with_its_draft)
 }
 END_TEST
 
-// As a drafter sends them: late, for tokens that the sequence has, and for sequences that have ended.
+// A drafter also sends late drafts, drafts for tokens that the sequence has, and drafts for sequences that have ended.
 START_TEST(drafts_may_come_between_any_passes)
 {
     struct world *w = world_open((uint64_t)_i, dtypes[_i % 3], 1);
@@ -512,7 +514,7 @@ START_TEST(refused_entries_are_not_in_the_prefix_cache)
 }
 END_TEST
 
-// Draft rows get what prompts leave: the prompts of a bin that fills the pass are all completed by it.
+// Draft rows get the rows that prompts leave. A pass that the prompts of a bin fill completes all of them.
 START_TEST(prompts_go_before_drafts)
 {
     enum { N = 4 };
@@ -552,7 +554,7 @@ static void give_draft(struct world *w, int id, int n)
     ck_assert_int_eq(scheduler_set_draft(w->scheduler, (uint64_t)id, w->now[id].n, w->drafts[id], n), STATUS_OK);
 }
 
-// The group is full, so the prompt that waits has no use for the rows.
+// The group is full, so the waiting prompt cannot use the rows.
 START_TEST(prompts_that_cannot_start_leave_their_rows_to_drafts)
 {
     struct world *w = world_open(6, "f32", 1);
@@ -569,8 +571,8 @@ START_TEST(prompts_that_cannot_start_leave_their_rows_to_drafts)
 }
 END_TEST
 
-// Pacing measures decode rows alone. Drafts that come before every pass do not keep it from that, nor a prompt from
-// starting.
+// Pacing measures decode rows alone. Drafts that come before every pass prevent neither this measurement nor the start
+// of a prompt.
 START_TEST(the_time_of_decodes_is_measured_without_drafts)
 {
     struct world *w = world_open(6, "f32", 1);
@@ -593,7 +595,7 @@ START_TEST(the_time_of_decodes_is_measured_without_drafts)
     }
     ck_assert_int_gt(s->drafted, 0);
     ck_assert(s->pace.decode_us > 0);
-    ck_assert_int_gt(s->prompt_rows, 10); // of the second prompt, too
+    ck_assert_int_gt(s->prompt_rows, 10); // rows of the second prompt are included
     scheduler_clear(s);
     finish(w);
     world_close(w);
@@ -614,7 +616,7 @@ SUITE("drafts")
     TIMEOUT(120);
     LOOP(copies_change_nothing, 0, 3);
     LOOP(drafts_of_every_kind_change_nothing, 0, is_cpu ? 4 : 1);
-    TEST(a_replay_goes_on_with_its_draft);
+    TEST(a_replay_continues_with_its_draft);
     LOOP(drafts_may_come_between_any_passes, 0, is_cpu ? 3 : 1);
     TEST(refused_entries_are_not_in_the_prefix_cache);
     TEST(prompts_go_before_drafts);

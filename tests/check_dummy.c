@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/model/dummy.h: a model opens from its config.json alone; its values are the same in every run and for any
-// number of ranks, and of the scale of trained weights.
+// engine/model/dummy.h: a model opens from its config.json alone. Its values are the same in every run and for any
+// number of ranks, and have the scale of trained weights.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ static struct model_options options_for(const char *path, const char *backend, c
                                   .n_kv_blocks = 8};
 }
 
-// Logits of the last of a few tokens.
+// Returns the logits of the last of a few tokens.
 static float *logits_of(const char *name, const char *backend, const char *dtype, int size)
 {
     static const int32_t token[N_TOKENS] = {3, 1, 4, 1, 5, 9, 2, 6, 514};
@@ -65,7 +65,8 @@ START_TEST(a_shape_runs_with_the_same_values_every_time)
     }
     // The head sums 64 products of values of size 1 and 0.02: 0.16.
     double size = sqrt(squares / VOCAB);
-    ck_assert_msg(size > 0.1 && size < 0.25, "logits of size %g", size);
+    ck_assert_double_gt(size, 0.1);
+    ck_assert_double_lt(size, 0.25);
     free(one);
     free(again);
     free(split);

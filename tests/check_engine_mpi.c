@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensor-parallel group between processes, under mpirun with any number of ranks: collectives over MPI and over
-// shared memory, and the engine on either against the same model run by threads of one process. All ranks walk through
-// the same tests in step, so a rank that fails ends the job instead of leaving the others to wait.
+// shared memory, and the engine on both against the same model run by threads of one process. All ranks run the same
+// tests in the same order. A rank that fails ends the job, so that the others do not wait for it.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,7 +21,7 @@
 #include "tests/tiny_model.h"
 
 enum { SHM, MPI, MPI_BF16, COMMS };
-static struct comm *comms[COMMS]; // the group's own (this is one host), and those that it would use across hosts
+static struct comm *comms[COMMS]; // of this group, which is on one host, and of a group across hosts
 static struct comm *comm;         // the one under test
 
 #define MUST(condition)                                                                                                \
@@ -35,7 +35,8 @@ static struct comm *comm;         // the one under test
 
 // ---- collectives ----
 
-// Values of like size with random bits: for some of them, every order of the ranks gives a different sum.
+// Returns a value with random bits. All values have a similar size. For some of them, every order of the ranks gives a
+// different sum.
 static float rank_value(int rank, size_t i)
 {
     uint32_t x = (uint32_t)i * 2654435761u + (uint32_t)rank * 0x9e3779b9u + 1;
@@ -44,7 +45,7 @@ static float rank_value(int rank, size_t i)
     return (float)x * 0x1p-31f - 1;
 }
 
-// The value as the comm under test adds it.
+// Returns the value as the comm under test adds it, perhaps rounded to bf16.
 static float rank_addend(int rank, size_t i)
 {
     float v = rank_value(rank, i);
@@ -115,7 +116,7 @@ static void nap(long us)
     nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL);
 }
 
-// All ranks choose the same random collectives, and each its own random delays.
+// All ranks choose the same random collectives. Each chooses its own random delays.
 START_TEST(ranks_with_random_delays_never_mix_steps)
 {
     comm = comms[_i];
@@ -154,13 +155,13 @@ START_TEST(one_host_shares_memory)
     comm = comms[SHM];
     MUST(comm_mpi_on_one_host(comms[MPI]));
     MUST(comms[SHM]->ops != comms[MPI]->ops);
-    MUST(!group_set_allreduce_bf16(comm)); // as all sums below show
+    MUST(!group_set_allreduce_bf16(comm)); // all sums below are in bf16
 }
 END_TEST
 
 static cpu_set_t cores_at_start; // the same on every rank, as the job is started with --bind-to none
 
-// Every core belongs to one rank, or to all ranks when there are fewer cores than ranks.
+// Every core belongs to one rank, or to all ranks if there are fewer cores than ranks.
 START_TEST(ranks_of_a_host_divide_its_cores)
 {
     static float used[CPU_SETSIZE];
@@ -193,7 +194,7 @@ START_TEST(waiting_for_a_late_rank_burns_no_core)
     long used_us =
         (after.ru_utime.tv_sec - before.ru_utime.tv_sec + after.ru_stime.tv_sec - before.ru_stime.tv_sec) * 1000000L +
         after.ru_utime.tv_usec - before.ru_utime.tv_usec + after.ru_stime.tv_usec - before.ru_stime.tv_usec;
-    MUST(used_us < TIMES * LATE_US / 10); // of CPU, however long it took
+    MUST(used_us < TIMES * LATE_US / 10); // CPU time, however long the call took
 }
 END_TEST
 
@@ -222,7 +223,7 @@ START_TEST(a_rank_without_the_segment_fails_the_opening)
     setrlimit(RLIMIT_NOFILE, &files);
     MUST(status == STATUS_UNAVAILABLE && other == NULL);
     MUST((status_message()[0] != 0) == (comm->rank == bad));
-    MUST(comm_open_shm(comms[MPI], &other) == STATUS_OK); // no rank is a message behind
+    MUST(comm_open_shm(comms[MPI], &other) == STATUS_OK); // no rank has an unread message
     other->ops->close(other);
 }
 END_TEST
@@ -240,7 +241,7 @@ static struct model_options options_for(const char *dir)
                                   .n_kv_blocks = 128};
 }
 
-// A tiny model that rank 0 wrote; every rank gets the name.
+// Rank 0 writes a tiny model. Returns its folder on every rank.
 static char *shared_model(const char *family)
 {
     char name[256] = "";
@@ -263,7 +264,7 @@ static void remove_model(char *dir)
     }
 }
 
-// Pass `step` of four sequences: packed prompts with gaps in the positions, a chunk, then decodes.
+// Makes pass `step` of four sequences: packed prompts with gaps in the positions, then a chunk, then decodes.
 static void make_batch(struct forward *f, int step)
 {
     static int32_t token[64], position[64];
@@ -323,7 +324,7 @@ START_TEST(the_group_computes_what_threads_compute)
         MUST(engine_follow(engine) == STATUS_OK);
     }
     engine_close(engine);
-    // The comm outlives the engine, and no rank is a message behind.
+    // The comm outlives the engine, and no rank has an unread message.
     float one = 1;
     MUST(comm->ops->all_reduce_sum(comm, &one, 1) == STATUS_OK && one == (float)comm->size);
     remove_model(dir);
@@ -356,7 +357,7 @@ START_TEST(a_rank_with_another_version_of_the_model_fails_the_group)
     MUST(engine_open(&options, comm, &engine) == STATUS_INVALID);
     MUST((status_message()[0] != 0) == (comm->rank == bad));
     MUST(comm->rank != bad || strstr(status_message(), ": model fingerprint ") != NULL);
-    float one = 1; // no rank is a message behind
+    float one = 1; // no rank has an unread message
     MUST(comm->ops->all_reduce_sum(comm, &one, 1) == STATUS_OK && one == (float)comm->size);
     remove_model(llama3);
     remove_model(llama);

@@ -44,7 +44,7 @@ static void free_links(void)
     n_links = 0;
 }
 
-// A pool of n worker groups with some requests for each, as estimated for one more.
+// Returns the estimate for one more request in a pool of n worker groups, each with some requests.
 static struct estimate estimate_of_pool(int n, int requests_of_each)
 {
     teardown();

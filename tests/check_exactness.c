@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Exactness of the CPU backend: a row has the same bits packed, chunked and alone.
 //
-// Sequences run through a tiny Llama with random weights, each first alone: whole, in one batch, on one thread. Then
-// thousands of ragged batches mix random chunks of random sequences, decode rows among them, with gaps in the positions
-// and blocks that hold old entries of other sequences. All logits and all importance must have the same bits, on one
-// thread and on two. Before that all blocks are filled with NaN, so that reading an entry that a row must not see
-// shows.
+// Each sequence first runs alone through a tiny Llama with random weights: whole, in one batch, on one thread. Then
+// thousands of ragged batches mix random chunks of random sequences, with decode rows, gaps in the positions, and
+// blocks that hold old entries of other sequences. All logits and all importance must have the same bits, on one thread
+// and on two. All blocks are filled with NaN first, which shows if a row reads an entry that it must not see.
 #include <math.h>
 #include <stdio.h>
 
@@ -46,9 +45,9 @@ struct model {
 struct sequence {
     int length;
     int32_t token[MAX_LENGTH], position[MAX_LENGTH];
-    float logits[MAX_LENGTH][VOCABULARY]; // of the sequence alone
+    float logits[MAX_LENGTH][VOCABULARY]; // of the sequence when it runs alone
     int importance_keys;
-    float importance[MAX_LENGTH]; // of the last row, of the sequence alone
+    float importance[MAX_LENGTH]; // of the last row, when the sequence runs alone
 };
 
 enum { DTYPES = 4, KINDS = 6 };
@@ -234,7 +233,7 @@ static int random_chunk(int left)
     return rows < left ? rows : left;
 }
 
-// One batch of random chunks of some of the running sequences, in random order, compared with the sequences alone.
+// Runs one batch of random chunks of some running sequences, in random order, and compares it with the sequences alone.
 static void mix_batch(struct mixer *mixer, struct model *m)
 {
     int32_t token[MAX_ROWS], position[MAX_ROWS], start[LIVE + 1] = {0}, kv_len[LIVE], importance_row[LIVE], keys[LIVE];
@@ -288,8 +287,8 @@ static void mix_batch(struct mixer *mixer, struct model *m)
     }
 }
 
-// Variant: level, kind, threads - 1.
-START_TEST(packed_chunked_and_alone_are_the_same_bits)
+// _i encodes level, kind and threads - 1.
+START_TEST(packed_chunked_and_alone_have_the_same_bits)
 {
     const struct cpu_isa *isa = isas[_i / 2 / KINDS], *best = cpu_isa_best();
     struct kind kind = kinds[_i / 2 % KINDS];
@@ -313,7 +312,7 @@ START_TEST(packed_chunked_and_alone_are_the_same_bits)
 }
 END_TEST
 
-// A backend for gemms alone, at the level and in the dtype of loop index `i`.
+// Opens a backend for gemms alone, at the level and in the dtype of loop index `i`.
 static struct backend *gemm_backend_open(int i)
 {
     cpu_isa_prefer(isas[i / DTYPES]);
@@ -332,7 +331,7 @@ static struct backend *gemm_backend_open(int i)
 }
 
 // Gemms alone, over two row blocks and several blocks of K.
-START_TEST(gemms_are_the_same_bits_for_any_number_of_rows)
+START_TEST(gemms_have_the_same_bits_for_any_number_of_rows)
 {
     enum { ROWS = 200, K = 1100, N = 70 };
     struct backend *b = gemm_backend_open(_i);
@@ -361,7 +360,7 @@ START_TEST(gemms_are_the_same_bits_for_any_number_of_rows)
 }
 END_TEST
 
-// Every prefetch of streamed weights, at numbers of rows around those of one and two tiles.
+// Tests every prefetch of streamed weights, with numbers of rows around one and two tiles.
 START_TEST(a_prefetch_changes_no_bit)
 {
     enum { ROWS = 33, K = 1101, N = 70 };
@@ -387,9 +386,9 @@ START_TEST(a_prefetch_changes_no_bit)
 }
 END_TEST
 
-// Attention alone, over contexts of several segments: prefilled whole, then in chunks, with single rows (their segments
-// are separate items) at and around every segment boundary.
-START_TEST(long_contexts_are_the_same_bits_in_any_chunks)
+// Attention alone, over contexts of several segments: prefilled whole, then in chunks. Single rows, whose segments are
+// separate items, are at and around every segment boundary.
+START_TEST(long_contexts_have_the_same_bits_in_any_chunks)
 {
     enum { LENGTH = 2 * SEGMENT_ENTRIES + 150, D = 24, GROUP = 3, COLUMNS = (GROUP + 2) * D };
     static const struct kind cases[] = {{DTYPE_F32, DTYPE_F32}, {DTYPE_BF16, DTYPE_BF16}, {DTYPE_BF16, DTYPE_INT8}};
@@ -446,7 +445,7 @@ START_TEST(long_contexts_are_the_same_bits_in_any_chunks)
             free(result);
         } else {
             whole = result;
-            rows = 0; // once more, in chunks
+            rows = 0; // again, in chunks
         }
     }
     free(whole);
@@ -459,8 +458,8 @@ END_TEST
 SUITE("exactness")
 {
     SKIP_UNLESS(choose_isas(argc, argv));
-    LOOP(packed_chunked_and_alone_are_the_same_bits, 0, 2 * KINDS * n_isas);
-    LOOP(gemms_are_the_same_bits_for_any_number_of_rows, 0, DTYPES * n_isas);
+    LOOP(packed_chunked_and_alone_have_the_same_bits, 0, 2 * KINDS * n_isas);
+    LOOP(gemms_have_the_same_bits_for_any_number_of_rows, 0, DTYPES * n_isas);
     LOOP(a_prefetch_changes_no_bit, 0, DTYPES * n_isas);
-    LOOP(long_contexts_are_the_same_bits_in_any_chunks, 0, 3 * n_isas);
+    LOOP(long_contexts_have_the_same_bits_in_any_chunks, 0, 3 * n_isas);
 }

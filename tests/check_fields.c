@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// proto/fields: the text of a field of a message that is not unpacked.
+// proto/fields: reading the text of a field from a packed message.
 #include <stdlib.h>
 #include <string.h>
 
@@ -7,7 +7,7 @@
 #include "lib/messages/fields.h"
 #include "tests/suite.h"
 
-// Bytes that are not a message are never read beyond their end (checked by the sanitizers).
+// Bytes that are not a message are never read beyond their end. The sanitizers check this.
 START_TEST(noise_is_not_read_beyond_its_end)
 {
     uint32_t state = 1;

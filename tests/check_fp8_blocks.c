@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// FP8 checkpoints with a scale for each block of 128 x 128: logits against slow_llama on every number of ranks, also
-// where slices begin and end within blocks; and broken scales.
+// FP8 checkpoints with a scale for each block of 128 x 128: logits against slow_llama on every number of ranks, also if
+// slices begin and end within blocks, and broken scales.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,7 +16,7 @@
 
 static struct forward f;
 
-// No dimension but Q and K, V is a multiple of 128, on one rank or more.
+// Only the dimensions of Q and of K and V are multiples of 128, on one rank or more.
 static struct tiny_model spec_of(void)
 {
     struct tiny_model spec = tiny_model_spec("qwen3");
@@ -31,7 +31,7 @@ static struct tiny_model spec_of(void)
 
 enum { N = 12 };
 
-// A prompt and its logits by slow_llama.
+// A prompt and its logits from slow_llama.
 struct expected {
     char *dir;
     int32_t token[N], position[N];
@@ -82,7 +82,7 @@ START_TEST(logits_equal_the_slow_implementation)
 }
 END_TEST
 
-// Rows are rounded to 4 bits of mantissa before every gemm in FP8, see check_model_forward. Logits are up to 12.
+// Rows are rounded to 4 bits of mantissa before every gemm in FP8 (see check_model_forward). Logits are up to 12.
 START_TEST(the_cuda_backend_computes_in_fp8)
 {
     if (!cuda_is_here()) return;

@@ -102,10 +102,10 @@ START_TEST(bad_blocks_are_found)
     ck_assert_int_eq(found_in("8220", 1000, 10), HEADER_BAD);             // an update after a header
     ck_assert_int_eq(found_in("202020", 1000, 10), HEADER_BAD);           // three updates
     ck_assert_int_eq(found_in("3fe21f", 1000, 10), HEADER_BAD);           // a table of 4,097 bytes
-    ck_assert_int_eq(found_in("3fe11f", 1000, 10), HEADER_OK);            // of 4,096
+    ck_assert_int_eq(found_in("3fe11f", 1000, 10), HEADER_OK);            // a table of 4,096 bytes
     ck_assert_int_eq(found_in("0001610161", 1000, 10), HEADER_OK);        // a: a
     ck_assert_int_eq(found_in("00016101", 1000, 10), HEADER_BAD);         // the value is missing
-    ck_assert_int_eq(found_in("00016184ffffffff", 1000, 10), HEADER_BAD); // the code of the string's end, within it
+    ck_assert_int_eq(found_in("00016184ffffffff", 1000, 10), HEADER_BAD); // the end-of-string code inside the string
     ck_assert_int_eq(found_in("00016181fe", 1000, 10), HEADER_BAD);       // padding with a zero
 }
 END_TEST
@@ -198,7 +198,7 @@ START_TEST(another_protocol_is_refused)
 }
 END_TEST
 
-START_TEST(calls_at_once_are_bounded)
+START_TEST(concurrent_calls_are_bounded)
 {
     piece = (size_t)_i;
     greet();
@@ -313,7 +313,26 @@ START_TEST(resets_are_bounded)
 }
 END_TEST
 
-// The server ends several calls at once, and the client resets its side of each.
+// A client may reset many calls at once if none of them is new.
+START_TEST(old_calls_may_be_reset)
+{
+    piece = (size_t)_i;
+    greet();
+    for (uint32_t i = 0; i < MAX_CALLS; i++)
+        OK(call(2 * i + 1));
+    f.resets.left = 0;
+    now_us += FRAMES_NEW_CALL_US;
+    for (uint32_t i = 0; i + 1 < MAX_CALLS; i++)
+        OK(frame(RST_STREAM, 0, 2 * i + 1, "\0\0\0\0", 4));
+    f.resets.left = 0;
+    OK(call(101));
+    now_us += FRAMES_NEW_CALL_US - 1;
+    f.resets = (struct frames_allowance){0, now_us};
+    ck_assert_int_eq(frame(RST_STREAM, 0, 101, "\0\0\0\0", 4), FRAMES_TOO_MANY_RESETS);
+}
+END_TEST
+
+// The server ends several calls together, and the client resets its side of each.
 START_TEST(every_ended_call_may_be_reset)
 {
     piece = (size_t)_i;
@@ -465,12 +484,13 @@ SUITE("frames")
     TCASE("frames");
     FIXTURE(setup, teardown);
     LOOP(another_protocol_is_refused, 0, 2);
-    LOOP(calls_at_once_are_bounded, 0, 2);
+    LOOP(concurrent_calls_are_bounded, 0, 2);
     LOOP(headers_are_bounded_over_continuations, 0, 2);
     LOOP(a_block_of_the_largest_size_passes, 0, 2);
     LOOP(frames_that_carry_nothing_are_bounded, 0, 2);
     LOOP(empty_continuations_are_bounded, 0, 2);
     LOOP(resets_are_bounded, 0, 2);
+    LOOP(old_calls_may_be_reset, 0, 2);
     LOOP(every_ended_call_may_be_reset, 0, 2);
     LOOP(malformed_frames_are_refused, 0, 2);
     LOOP(what_a_connection_holds_is_known, 0, 2);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/gpu_health: counters, fatal Xids, throttling over a clock that the test moves.
+// kernels/gpu_health: counters, fatal Xids, and throttling, with a clock that the test moves.
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +31,7 @@ static const struct gpu_report *add_xid(uint32_t xid)
     return add(&(struct gpu_sample){.n_xids = 1, .xids = {xid}});
 }
 
-// A sample each second, each throttled for this reason.
+// Adds one sample per second, each throttled for this reason.
 static const struct gpu_report *throttle(int seconds, enum gpu_throttle reason)
 {
     for (int i = 0; i < seconds; i++, now_us += SECOND_US)
@@ -104,7 +104,7 @@ END_TEST
 
 START_TEST(each_reason_is_counted_by_the_time_between_samples)
 {
-    throttle(1, GPU_THROTTLE_HW_THERMAL); // the first sample: nothing is known of the time before
+    throttle(1, GPU_THROTTLE_HW_THERMAL); // the first sample: the time before is unknown
     ck_assert_uint_eq(health.report.throttled_us[GPU_THROTTLE_HW_THERMAL], 0);
     throttle(3, GPU_THROTTLE_HW_THERMAL);
     throttle(2, GPU_THROTTLE_SW_POWER_CAP);
@@ -156,7 +156,7 @@ END_TEST
 
 START_TEST(a_gpu_that_has_cooled_is_healthy_again)
 {
-    throttle(1000, GPU_THROTTLE_HW_THERMAL); // more than the limit does not count
+    throttle(1000, GPU_THROTTLE_HW_THERMAL); // time beyond the limit does not count
     ck_trouble(relax(59), "throttled");
     ck_healthy(relax(2));
 }
@@ -187,7 +187,7 @@ START_TEST(lists_of_xids_are_read_or_refused)
     ck_assert_int_eq(gpu_fatal_xids_parse("1,65535", &limits), STATUS_OK);
     ck_assert_int_eq(limits.n_fatal_xids, 2);
     ck_assert_int_eq(limits.fatal_xids[1], 65535);
-    ck_assert_int_eq(limits.throttle_us, 60 * SECOND_US); // it sets the list alone
+    ck_assert_int_eq(limits.throttle_us, 60 * SECOND_US); // only the list has changed
     static const char *const wrong[] = {"",
                                         ",",
                                         "48,",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// kernels/gpu_monitor and kernels/nvml on the library of fake_nvml.c. Argument: which libnvidia-ml.so.1 there is, fake,
-// lacks (it has not all functions) or missing.
+// kernels/gpu_monitor and kernels/nvml on the library of fake_nvml.c. The argument says which libnvidia-ml.so.1 is
+// installed: fake, lacks (without some functions) or missing.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -128,7 +128,7 @@ START_TEST(other_errors_are_no_trouble)
 }
 END_TEST
 
-// Readers go on, the numbers count as not known, and stopping gives up.
+// Readers continue, the numbers count as unknown, and stopping does not wait for the thread.
 START_TEST(an_nvml_that_hangs_delays_nobody)
 {
     gpu_file_write(ADDRESS, "temperature 50\n");
@@ -155,7 +155,7 @@ START_TEST(a_monitor_stops_while_it_naps)
 }
 END_TEST
 
-// The report stays empty; the log says why.
+// Checks that the report stays empty and the log says why.
 static void check_unavailable(const char *reason)
 {
     char words[2048] = "";
@@ -163,7 +163,7 @@ static void check_unavailable(const char *reason)
     ck_assert_int_eq(pipe(fds), 0);
     ck_assert_int_ge(dup2(fds[1], STDERR_FILENO), 0);
     struct gpu_monitor *monitor = start();
-    ssize_t n = read(fds[0], words, sizeof words - 1); // one line, written at once
+    ssize_t n = read(fds[0], words, sizeof words - 1); // one line, from one write
     ck_assert_int_gt(n, 0);
     ck_assert_msg(strstr(words, "gpu_health_unavailable bus_id=0000:65:00.0 reason=") != NULL, "%s", words);
     ck_assert_msg(strstr(words, reason) != NULL, "%s", words);

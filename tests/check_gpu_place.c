@@ -3,13 +3,13 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-#include "kernels/comm.h"
 #include "kernels/gpu_place.h"
+#include "tests/comm_threads.h"
 #include "tests/suite.h"
 
 enum { RANKS_MAX = 16 };
 
-// What ranks see: one word per rank, a letter per GPU.
+// Reads the GPUs that ranks see: one word per rank, a letter per GPU.
 static int ranks_read(const char *const words[], struct gpus_seen ranks[RANKS_MAX])
 {
     int n = 0;
@@ -21,7 +21,7 @@ static int ranks_read(const char *const words[], struct gpus_seen ranks[RANKS_MA
     return n;
 }
 
-// `gpus` has the letter of each rank's GPU; '-' for none.
+// `gpus` has the letter of each rank's GPU, or '-' if it has none.
 static void check_places(const char *const words[], const char *gpus)
 {
     struct gpus_seen ranks[RANKS_MAX];
@@ -57,7 +57,7 @@ START_TEST(ranks_that_see_one_gpu_each_use_it)
 }
 END_TEST
 
-START_TEST(a_rank_without_a_gpu_of_its_own_has_none)
+START_TEST(a_rank_for_which_no_gpu_is_left_has_none)
 {
     struct gpus_seen ranks[RANKS_MAX];
     check_places(WORDS("ab", "ab", "ab", "ab"), "ab--");
@@ -109,7 +109,7 @@ SUITE("gpu_place")
 {
     TEST(ranks_that_see_all_gpus_take_one_after_the_other);
     TEST(ranks_that_see_one_gpu_each_use_it);
-    TEST(a_rank_without_a_gpu_of_its_own_has_none);
+    TEST(a_rank_for_which_no_gpu_is_left_has_none);
     TEST(a_rank_that_sees_no_gpu_gets_the_first_device);
     TEST(all_ranks_take_part_whatever_backend_they_use);
 }

@@ -95,8 +95,8 @@ START_TEST(gpus_in_cuda_visible_devices_are_divided)
 }
 END_TEST
 
-// tests/fake_cuda_driver.c is the driver, and a file with the name of the CUDA backend is beside this program. Counting
-// leaves this process without CUDA, so it can be repeated.
+// tests/fake_cuda_driver.c is the driver, and a file with the name of the CUDA backend is next to this program.
+// Counting does not load CUDA into this process, so it can be repeated.
 START_TEST(gpus_are_counted_by_the_driver)
 {
     setenv("FAKE_CUDA_DEVICES", "3", 1);

@@ -41,7 +41,7 @@ static bool allowed(const uint32_t *mask, int32_t token)
     return mask[token / 32] >> (token % 32) & 1;
 }
 
-// Draws a token; -1: none is allowed.
+// Draws a token. Returns -1 if none is allowed.
 static int32_t draw(const uint32_t *mask, int n_tokens, uint64_t *random)
 {
     int32_t chosen = -1;
@@ -53,7 +53,7 @@ static int32_t draw(const uint32_t *mask, int n_tokens, uint64_t *random)
     return chosen;
 }
 
-// A copy allows the same tokens, and what it accepts changes nothing in the original.
+// A copy allows the same tokens. Tokens that it accepts do not change the original.
 static void check_copy(const struct grammar_matcher *m, const uint32_t *mask, uint64_t random)
 {
     size_t n_words = (size_t)grammar_matcher_mask_words(m);
@@ -67,7 +67,8 @@ static void check_copy(const struct grammar_matcher *m, const uint32_t *mask, ui
     free(again);
 }
 
-// Draws an answer; every mask equals that of a new matcher that was given the tokens so far. Returns whether it ended.
+// Draws an answer. Every mask equals the mask of a new matcher that accepted the tokens so far. Returns true if the
+// answer ended.
 static bool answer(enum grammar_kind kind, const char *text, uint64_t random, bool replay, struct bytes *out)
 {
     struct grammar_matcher *m = matcher_for(kind, text);
@@ -206,14 +207,19 @@ START_TEST(a_required_call_is_parsed_as_a_call)
             grammar_spec_free(&spec);
         }
     }
-    // A special token as the marker.
+    // A special token as the marker: the one that starts each prompt.
     struct grammar_spec spec;
-    ck_assert_int_eq(tool_grammar_create(OUTPUT_CALLS_MISTRAL, tokenizer_bos(tokenizer), &choice, &spec), STATUS_OK);
+    int32_t *marker;
+    int n_markers;
+    ck_assert_int_eq(tokenizer_encode(tokenizer, "", 0, TOKENIZER_ADD_SPECIAL, &marker, &n_markers), STATUS_OK);
+    ck_assert_int_eq(n_markers, 1);
+    ck_assert_int_eq(tool_grammar_create(OUTPUT_CALLS_MISTRAL, marker[0], &choice, &spec), STATUS_OK);
     struct grammar_matcher *m = matcher_for(spec.kind, spec.text);
     uint32_t *mask = mem_alloc_array((size_t)grammar_matcher_mask_words(m), sizeof *mask);
     ck_assert_int_eq(grammar_matcher_mask(m, mask), STATUS_OK);
-    ck_assert(allowed(mask, tokenizer_bos(tokenizer)));
+    ck_assert(allowed(mask, marker[0]));
     ck_assert(!allowed(mask, eos));
+    free(marker);
     free(mask);
     grammar_matcher_free(m);
     grammar_spec_free(&spec);
@@ -221,7 +227,7 @@ START_TEST(a_required_call_is_parsed_as_a_call)
 }
 END_TEST
 
-// A tree of {"v": true, "child": TREE}.
+// Checks a tree of {"v": true, "child": TREE}.
 static void check_tree(const json_t *tree)
 {
     ck_assert(json_is_object(tree));
@@ -289,7 +295,7 @@ START_TEST(references_to_other_documents_are_refused)
 }
 END_TEST
 
-// `n` copies of `part` between `before` and `after`.
+// Returns `n` copies of `part` between `before` and `after`.
 static struct bytes repeated(const char *before, const char *part, int n, const char *after)
 {
     struct bytes text = {0};
@@ -300,7 +306,7 @@ static struct bytes repeated(const char *before, const char *part, int n, const 
     return text;
 }
 
-// Megabytes that compiling the grammar and some of its masks add to the largest size of this process so far.
+// Returns the megabytes that compiling the grammar and computing some masks add to the peak memory of this process.
 static long memory_added_mb(enum grammar_kind kind, const char *text)
 {
     struct rusage before, after;
@@ -363,7 +369,7 @@ START_TEST(hostile_grammars_take_little_memory)
 }
 END_TEST
 
-// Names, enumerated texts and choices are no expressions.
+// Names, enumerated texts and choices are not regular expressions.
 START_TEST(large_ordinary_grammars_are_accepted)
 {
     struct bytes members = {0}, choice = {0};
@@ -402,7 +408,7 @@ START_TEST(a_token_outside_the_grammar_is_refused)
 }
 END_TEST
 
-// A schema of 5,000 definitions, each of which refers to the next, and a grammar of such rules.
+// A schema of 5,000 definitions, each of which refers to the next, and a grammar of 5,000 such rules.
 START_TEST(long_chains_do_not_overflow_the_stack)
 {
     struct bytes texts[2] = {{0}};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// grammar/cache: grammars are found by kind and whole text, and those that were asked for last are kept.
+// grammar/cache: grammars are found by kind and whole text, and the most recently used ones are kept.
 #include <stdlib.h>
 #include <string.h>
 
@@ -31,7 +31,7 @@ static void add(enum grammar_kind kind, const char *text)
     grammar_cache_add(cache, &spec);
 }
 
-// Text number i.
+// Returns text number i.
 static char *text_of(int i, size_t bytes)
 {
     char *text = mem_alloc(bytes + 1);
@@ -68,7 +68,7 @@ START_TEST(a_grammar_is_its_kind_and_its_whole_text)
 }
 END_TEST
 
-START_TEST(the_one_that_was_not_asked_for_the_longest_is_forgotten)
+START_TEST(the_least_recently_used_grammar_is_forgotten)
 {
     add_texts(GRAMMAR_CACHE_ENTRIES, 2);
     ck_assert(has_text(0, 2));
@@ -97,6 +97,6 @@ SUITE("grammar_cache")
 {
     FIXTURE(setup, teardown);
     TEST(a_grammar_is_its_kind_and_its_whole_text);
-    TEST(the_one_that_was_not_asked_for_the_longest_is_forgotten);
+    TEST(the_least_recently_used_grammar_is_forgotten);
     TEST(the_texts_have_a_bound);
 }

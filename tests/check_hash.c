@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// base/hash: the values that the authors of SipHash-2-4 publish, for the key 00 01 .. 0f and the messages 00 01 .. n-1.
+// base/hash: the published values of SipHash-2-4 for the key 00 01 .. 0f and the messages 00 01 .. n-1.
 #include "lib/base/hash.h"
 #include "tests/suite.h"
 

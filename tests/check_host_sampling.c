@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens sampled on the host: exactly those of requests that need it, the same bits on any number of threads, and in
-// passes that other sequences do not wait for.
+// The host samples exactly the tokens of requests that need it. They have the same bits with any number of threads, and
+// other sequences do not wait for them.
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,7 +35,7 @@ static void take_report(void *arg, const struct step_report *report)
     }
 }
 
-// Two of three requests need the host.
+// Returns true for two of three requests.
 static bool needs_host(int id)
 {
     return id % 3 != 0;
@@ -160,7 +160,7 @@ START_TEST(any_number_of_threads_gives_the_same_bits)
         ck_assert_int_eq(many.scheduler->n_samplers, threads);
         finish_run(&many);
         check_same_tokens(&one, &many);
-        // This backend samples no tokens.
+        // This backend samples no tokens, so the host samples all.
         ck_assert_uint_eq(scheduler_get_load(many.scheduler).host_sampled, REQUESTS * OUTPUT);
         close_run(&many);
     }
@@ -178,15 +178,15 @@ START_TEST(the_host_samples_only_for_requests_that_need_it)
 }
 END_TEST
 
-// Sampling one row takes far longer than a pass. While other sequences run, they get a token from each pass, one row of
-// a pass is sampled on the host, and the sequences with such rows take turns.
+// Sampling one row takes far longer than a pass. Other sequences get a token from each pass. While they run, the host
+// samples one row of a pass, and the sequences with such rows take turns.
 START_TEST(slow_sampling_does_not_delay_other_sequences)
 {
     static struct run limited, free_run;
     open_run(&free_run, "reference", 1, PACE_UNLIMITED);
     finish_run(&free_run);
     open_run(&limited, "reference", 1, 1000 * 1000);
-    step(&limited); // before it no sequence runs
+    step(&limited); // no sequence runs before this step
     int last[REQUESTS] = {0}, on_host = 0;
     bool others = true;
     for (int pass = 1; others; pass++) {
@@ -211,7 +211,7 @@ START_TEST(slow_sampling_does_not_delay_other_sequences)
 }
 END_TEST
 
-// Sampling one row takes sample_us of a target of a second.
+// Runs a step in which sampling one row takes sample_us. The target of a pass is a second.
 static void step_sampling_in(struct run *run, double sample_us)
 {
     run->scheduler->pace.decode_us = 1;
@@ -219,8 +219,8 @@ static void step_sampling_in(struct run *run, double sample_us)
     step(run);
 }
 
-// Beside sequence 0, which the backend samples, one row of a pass is sampled on the host. Sequence 1 decodes, and three
-// others ask for a single token again and again: the four take turns.
+// The backend samples sequence 0, and the host samples one row of a pass. Sequence 1 decodes, and three others
+// repeatedly ask for a single token. These four take turns.
 START_TEST(first_tokens_do_not_stop_sequences_that_decode)
 {
     enum { OTHERS = 3, FIRST_OTHER = 2 };
@@ -251,7 +251,7 @@ START_TEST(first_tokens_do_not_stop_sequences_that_decode)
 }
 END_TEST
 
-// No sequence waits for the fourth of them, which the first pass cannot complete.
+// No sequence waits for the fourth prompt, which the first pass cannot complete.
 START_TEST(prompts_with_logprobs_alone_fill_their_passes)
 {
     static struct run run;
@@ -270,7 +270,7 @@ START_TEST(prompts_with_logprobs_alone_fill_their_passes)
 }
 END_TEST
 
-// The host reads eight rows of a pass. Eight sequences decode on the host and one on the backend beside the prompt.
+// The host reads eight rows of a pass. While the prompt runs, the host samples eight sequences and the backend one.
 START_TEST(prompt_logprobs_and_tokens_share_the_rows_of_the_host)
 {
     enum { DECODES = 8, ROWS = 8, ASKS = 11 };
@@ -306,8 +306,8 @@ static const struct model_config config = {.n_layers = 16,
                                            .head_size = 64,
                                            .vocab_size = 128256};
 
-// A simulated machine: 10 ms for the decode rows, 0.1 ms for a prompt row, 0.8 ms to sample a row. Sixty sequences want
-// their rows sampled beside a long prompt.
+// A simulated machine: 10 ms for the decode rows, 0.1 ms for a prompt row, 0.8 ms to sample a row. The host samples the
+// rows of sixty sequences while a long prompt runs.
 START_TEST(a_pass_with_sampling_and_prompts_keeps_its_target)
 {
     enum { DECODES = 80, WANT = 60, PASSES = 400, DECODE_US = 10000, ROW_US = 100, SAMPLE_US = 800 };

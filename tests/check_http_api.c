@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The HTTP API of a whole router: what its clients see when nodes are lost, deadlines pass and grammars take long to
-// compile; the latter over gRPC, too. A node of the test takes the bins and answers only what the test says.
+// compile. Grammars are also tested over gRPC. A node of the test receives the bins and answers only what the test
+// says.
 #include <stdatomic.h>
 
 #include "lib/identity/key_file.h"
@@ -53,7 +54,7 @@ static void event_lose(struct core *c, void *arg, int64_t now_us)
 
 // --- the router
 
-// A template as Mistral's, which refuses two user messages after another, of a model that reasons.
+// Opens a template of a model that reasons. Like Mistral's template it refuses two user messages in a row.
 static void chat_open(const char *model_dir)
 {
     static const char text[] =
@@ -111,7 +112,7 @@ static void teardown(void)
     chat_template_free(front.chat);
 }
 
-// Sends a request on a connection of its own, which closes after the answer. Returns the connection.
+// Sends a request on a new connection, which closes after the answer. Returns the connection.
 static int post_send(const char *path, const char *headers, const char *body)
 {
     char *request = mem_format("POST %s HTTP/1.1\r\nHost: test\r\nConnection: close\r\nContent-Length: %zu\r\n%s\r\n%s",
@@ -122,7 +123,7 @@ static int post_send(const char *path, const char *headers, const char *body)
     return fd;
 }
 
-// The whole answer; the caller frees it.
+// Returns the whole answer. The caller frees it.
 static char *answer_take(int fd)
 {
     struct client_text text = client_receive_all(fd);
@@ -139,8 +140,8 @@ static void check_answer(char *answer, int http_status, const char *words)
 {
     char start[32];
     snprintf(start, sizeof start, "HTTP/1.1 %d ", http_status);
-    ck_assert_msg(strncmp(answer, start, strlen(start)) == 0 && strstr(answer, words), "not %d with '%s': %s",
-                  http_status, words, answer);
+    ck_assert_msg(strncmp(answer, start, strlen(start)) == 0, "not %d: %s", http_status, answer);
+    ck_assert_msg(strstr(answer, words) != NULL, "not with '%s': %s", words, answer);
 }
 
 // --- tests
@@ -170,7 +171,7 @@ START_TEST(a_request_that_ends_worker_groups_is_not_sent_again)
 }
 END_TEST
 
-// Clients that send again what is refused to shed load would triple it.
+// Clients send a refused request again, which would triple the load.
 START_TEST(a_deadline_that_has_passed_is_not_tried_again)
 {
     char *body = mem_format("{\"ttft_deadline_ms\":1,%s", generations[_i].body + 1);
@@ -229,7 +230,7 @@ END_TEST
 
 // --- grammars
 
-// An answer of another connection, within the time of a client.
+// Checks that another connection is answered within a client's time limit.
 static void check_version(void)
 {
     char *answer = client_ask_raw(http_service_port(service), "GET /version HTTP/1.0\r\n\r\n");
@@ -280,7 +281,7 @@ START_TEST(a_wrong_grammar_is_refused)
 }
 END_TEST
 
-// Sends a message and gives it up.
+// Sends a message and frees it.
 static struct rpc_stream *rpc_send(const char *path, const ProtobufCMessage *m)
 {
     struct rpc_stream *stream;
@@ -293,7 +294,7 @@ static struct rpc_stream *rpc_send(const char *path, const ProtobufCMessage *m)
     return stream;
 }
 
-// While a grammar is being compiled another call is answered.
+// Checks that another call is answered while a grammar is compiled.
 static void check_other_call(struct rpc_stream *waiting)
 {
     Forepack__V1__GetModelInfoRequest info = FOREPACK__V1__GET_MODEL_INFO_REQUEST__INIT;
@@ -311,7 +312,7 @@ static void check_other_call(struct rpc_stream *waiting)
 
 // --- log-probabilities of an answer that is split
 
-// Tokens of a worker group's pass.
+// The tokens of one pass of a worker group.
 struct step {
     const int32_t *tokens;
     size_t n;
@@ -361,7 +362,7 @@ static void generate(const char *text, size_t pass)
     free(tokens);
 }
 
-// The bytes of the tokens of all lists "logprobs" of a JSON value, joined.
+// Joins the bytes of the tokens in all "logprobs" lists of a JSON value.
 static void join_tokens(const json_t *value, char *text)
 {
     const json_t *inner;
@@ -395,7 +396,7 @@ static const struct {
 } split_answers[] = {
     {"<think>why</think>\n\nHello there", "Hello there"},
     {"Hello there", "Hello there"},
-    {"<think>why\n</think>Hello<b> there \n", "Hello<b> there \n"}, // held: it might be a call
+    {"<think>why\n</think>Hello<b> there \n", "Hello<b> there \n"}, // held back: it might be a call
     {"<think>why", ""},
     {"So: <tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "So:"},
     {"<tool_call>{\"nome\": \"f\"} \u00e9\u00e9", "<tool_call>{\"nome\": \"f\"} \u00e9\u00e9"},
@@ -414,7 +415,7 @@ static int ask_logprobs(bool stream)
     return fd;
 }
 
-// The log-probabilities of a message are those of its tokens, however many tokens a pass yields.
+// A message has the log-probabilities of its tokens, however many tokens a pass yields.
 START_TEST(the_tokens_of_a_message_have_its_text)
 {
     const char *content = split_answers[_i].content;
@@ -573,7 +574,7 @@ START_TEST(a_grammar_that_was_compiled_lately_is_not_compiled_again)
         close(fd);
         ck_assert_int_eq(fake_llguidance_compiled(), 1);
     }
-    fake_llguidance_hold(true); // it would wait
+    fake_llguidance_hold(true); // compiling would wait
     int fd = post_send(with_grammar[0].path, "", with_grammar[0].body);
     AWAIT(atomic_load(&bins) == 4);
     close(fd);

@@ -27,7 +27,7 @@ START_TEST(connections_beyond_the_limit_are_closed)
 }
 END_TEST
 
-START_TEST(idle_connections_give_way_at_the_limit)
+START_TEST(idle_connections_are_closed_at_the_limit)
 {
     open_server((struct http_server_options){.max_connections = 3});
     int busy = client_connect(port());
@@ -118,7 +118,7 @@ START_TEST(time_limits_end_slow_requests)
 }
 END_TEST
 
-// Asks again; whether the connection ends with the response.
+// Asks again. Returns true if the connection ends with the response.
 static bool is_last_response(int fd)
 {
     client_send(fd, "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n");
@@ -148,7 +148,7 @@ START_TEST(an_old_connection_ends_with_its_next_response)
 }
 END_TEST
 
-// A byte now and then does not put the limit of the head off.
+// The time limit of the head does not restart with each byte.
 START_TEST(a_head_in_single_bytes_meets_its_limit)
 {
     open_server((struct http_server_options){.head_ms = 300});
@@ -202,7 +202,7 @@ END_TEST
 SUITE("http_bounds")
 {
     TEST(connections_beyond_the_limit_are_closed);
-    TEST(idle_connections_give_way_at_the_limit);
+    TEST(idle_connections_are_closed_at_the_limit);
     TEST(connections_of_one_address_are_bounded);
     TEST(a_refused_connection_closes_no_idle_one);
     TEST(time_limits_end_slow_requests);

@@ -7,7 +7,7 @@
 
 static char folder[] = "/tmp/check_http_curl.XXXXXX";
 
-// The output of `curl --silent ARGUMENTS`, in which %p is the port and %d the folder.
+// Returns the output of `curl --silent ARGUMENTS`. In the arguments %p is the port and %d the folder.
 static const char *curl(const char *arguments)
 {
     static char text[100000];

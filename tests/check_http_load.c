@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// http/ with many connections and several threads: nothing is lost or mixed up, and a server that had no descriptor
-// left serves again.
+// http/ with many connections and several threads: no data is lost or mixed up, and a server that ran out of
+// descriptors serves again.
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/resource.h>
@@ -17,7 +17,7 @@ static atomic_int n_streams;
 
 static void begin_numbered(struct http_exchange *x)
 {
-    int i = atoi(http_query(x, "i"));
+    int i = atoi(http_path(x) + strlen("/numbered/"));
     http_stream_begin(x, 200, "text/event-stream");
     http_ref(x);
     atomic_store(&stream_of[i], x);
@@ -25,7 +25,7 @@ static void begin_numbered(struct http_exchange *x)
 }
 
 static const struct http_route numbered[] = {
-    {.method = "GET", .path = "/numbered", .on_request = begin_numbered, .on_close = note_close},
+    {.method = "GET", .path = "/numbered/*", .on_request = begin_numbered, .on_close = note_close},
     {.method = "GET", .path = "/hello", .on_request = say_hello, .on_close = note_close},
     {0},
 };
@@ -38,14 +38,14 @@ static void open_streams(int threads)
     ck_assert_msg(http_server_open(&o, &server) == STATUS_OK, "%s", status_message());
     for (int i = 0; i < STREAMS; i++) {
         char text[64];
-        snprintf(text, sizeof text, "GET /numbered?i=%d HTTP/1.1\r\nHost: x\r\n\r\n", i);
+        snprintf(text, sizeof text, "GET /numbered/%d HTTP/1.1\r\nHost: x\r\n\r\n", i);
         client[i] = client_connect(port());
         client_send(client[i], text);
     }
     AWAIT(atomic_load(&n_streams) == STREAMS);
 }
 
-// Each sender serves every SENDERSth stream: first one event to each of them, then the next.
+// Each sender serves every SENDERSth stream. It sends one event to each of them, then the next event.
 static void *send_events(void *argument)
 {
     intptr_t first = (intptr_t)argument;
@@ -87,7 +87,8 @@ START_TEST(events_of_many_threads_arrive_once_and_in_order)
             char expected[32];
             snprintf(expected, sizeof expected, "<%d.%d>", i, event);
             at = strchr(at, '<');
-            ck_assert_msg(at && strncmp(at, expected, strlen(expected)) == 0, "stream %d event %d: %s", i, event, at);
+            ck_assert_msg(at != NULL, "stream %d event %d", i, event);
+            ck_assert_msg(strncmp(at, expected, strlen(expected)) == 0, "stream %d event %d: %s", i, event, at);
             at++;
         }
         ck_assert_ptr_null(strchr(at, '<'));
@@ -135,7 +136,7 @@ static void *send_body(void *argument)
 
 enum { UNREAD_BYTES = 1000 };
 
-// More than the client may leave unread.
+// Sends more than the client may leave unread.
 static void send_too_much(struct http_exchange *x)
 {
     static const char bytes[UNREAD_BYTES + 1];
@@ -183,7 +184,7 @@ static unsigned random_below(unsigned n)
     return (unsigned)(random_state >> 33) % n;
 }
 
-// A few good requests one after the other, some of their bytes changed, and a part left out now and then.
+// Makes a few good requests in a row, changes some of their bytes and sometimes removes a part.
 static size_t make_noise(char *bytes, size_t room)
 {
     static const char *const good[] = {
@@ -209,8 +210,8 @@ static size_t make_noise(char *bytes, size_t room)
     return size;
 }
 
-// Whatever clients send and however they leave, every connection ends and its memory is given back.
-START_TEST(noise_leaves_nothing_behind)
+// Whatever clients send and however they leave, every connection ends and its memory is freed.
+START_TEST(noise_leaves_no_memory_in_use)
 {
     enum { ROUNDS = 10, CLIENTS = 50 };
     open_server((struct http_server_options){.threads = 2, .head_ms = 50, .stall_ms = 50, .idle_ms = 50});
@@ -255,7 +256,8 @@ static void wait_for_byte(int fd)
         ;
 }
 
-// The client's process: connects, tells when the server has closed those beyond its limit, and closes when it is told.
+// The client's process. It connects, reports when the server has closed the connections beyond its limit, and closes
+// when told to.
 static void connect_many(int at_port, int ready_fd, int go_fd)
 {
     static int fd[SOCKETS];
@@ -316,6 +318,6 @@ SUITE("http_load")
     LOOP(events_of_many_threads_arrive_once_and_in_order, 1, 3);
     TEST(clients_may_go_away_while_events_are_sent);
     TEST(a_body_may_be_cut_off_while_it_arrives);
-    TEST(noise_leaves_nothing_behind);
+    TEST(noise_leaves_no_memory_in_use);
     TEST(a_server_without_descriptors_serves_again);
 }

@@ -1,16 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // http/: responses made by the server itself have the product's headers, responses to HEAD have no body, and all
 // responses are counted.
-#include "tests/http_service.h"
+#include "tests/http_expect.h"
 #include "tests/suite.h"
 
-static void close_server(void)
-{
-    http_server_close(server, 1000);
-    server = NULL;
-}
-
-// "x-request-id" as a product sets it: of on_head, or by the server's hook.
+// Sets "x-request-id" as a product does, in on_head or in the server's hook.
 static void name_request(struct http_exchange *x)
 {
     http_add_header(x, "x-request-id", "by-on-head");
@@ -51,8 +45,9 @@ static void expect_header(const char *request, int status, const char *header)
     char start[32];
     snprintf(start, sizeof start, "HTTP/1.1 %d ", status);
     char *text = client_ask_raw(port(), request);
-    const char *found = text ? strstr(text, header) : NULL;
-    ck_assert_msg(found && strncmp(text, start, strlen(start)) == 0, "%d with '%s': %s", status, header, text);
+    expect_start(text, start);
+    const char *found = strstr(text, header);
+    ck_assert_msg(found != NULL, "with '%s': %s", header, text);
     ck_assert_msg(!strstr(found + strlen(header), "x-request-id"), "twice: %s", text);
     free(text);
 }
@@ -109,7 +104,7 @@ START_TEST(head_gets_no_body_whatever_the_answer)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char *text = client_ask_raw(port(), cases[i].request), start[32];
         snprintf(start, sizeof start, "HTTP/1.1 %d ", cases[i].status);
-        ck_assert_msg(text && strncmp(text, start, strlen(start)) == 0, "%d: %s", cases[i].status, text);
+        expect_start(text, start);
         ck_assert_msg(strstr(text, "\r\n\r\n")[4] == '\0', "%s", text);
         ck_assert_msg(!strstr(text, "Content-Length: 0\r\n"), "%s", text);
         free(text);
@@ -129,7 +124,7 @@ START_TEST(the_products_error_body_knows_the_path)
         {"GET /nowhere?a=/b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "</nowhere 404>"},
         {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 17\r\n\r\n", "</echo 413>"},
         {"POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\na", "</echo 408>"},
-        // Heads that cannot be parsed, and one that is not whole.
+        // Heads that cannot be parsed, and an incomplete head.
         {"POST /echo?a HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n", "</echo 400>"},
         {"\r\nPOST /echo HTTP/9.1\r\nHost: x\r\n\r\n", "</echo 505>"},
         {"POST /echo HTTP/1.1\r\nHost : x\r\n\r\n", "</echo 400>"},
@@ -142,7 +137,7 @@ START_TEST(the_products_error_body_knows_the_path)
     open_named_server();
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char *text = client_ask_raw(port(), cases[i].request);
-        ck_assert_msg(text && strstr(text, cases[i].body), "%s: %s", cases[i].request, text);
+        expect_part(text, cases[i].body);
         free(text);
     }
     close_server();

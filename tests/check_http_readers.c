@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// http/: streams, and clients that stop reading, read slowly or go away.
+// http/: streams, and clients that stop reading, read slowly or disconnect.
 #include <netinet/tcp.h>
 
 #include "lib/base/equal_share.h"
@@ -8,7 +8,7 @@
 #include "tests/http_expect.h"
 #include "tests/suite.h"
 
-START_TEST(a_stream_is_chunked_and_its_connection_goes_on)
+START_TEST(a_stream_is_chunked_and_its_connection_stays_open)
 {
     open_server((struct http_server_options){0});
     int fd = client_connect(port());
@@ -58,7 +58,7 @@ START_TEST(a_client_that_goes_away_is_seen_without_sending)
     http_unref(x);
     close(fd);
 
-    // Also behind requests that the server has not read yet.
+    // Also if the server has not read the requests before yet.
     fd = client_connect(port());
     client_send(fd, "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n");
     x = await_held();
@@ -123,7 +123,7 @@ START_TEST(a_reader_that_stops_is_disconnected_at_the_limit)
     do {
         unread = http_stream_send(x, piece, sizeof piece);
         if (unread > most) most = unread;
-        usleep(10); // else this thread may keep the exchange's lock to itself
+        usleep(10); // otherwise this thread might hold the exchange's lock all the time
     } while (atomic_load(&n_disconnected) == 0);
     ck_assert_uint_le(most, 1000100);
     http_unref(x);
@@ -146,8 +146,8 @@ START_TEST(readers_that_stop_share_a_limit)
         fds[i] = client_connect(port());
         client_send(fds[i], "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n");
         x[i] = await_held();
-        ck_assert(http_response_fits(x[i], 8900000) == (i == 0)); // the head is unread, too
-        http_stream_send(x[i], much, i == 0 ? 8000000 : 1000000); // small: left alone
+        ck_assert(http_response_fits(x[i], 8900000) == (i == 0)); // the head is unread as well
+        http_stream_send(x[i], much, i == 0 ? 8000000 : 1000000); // small: not ended
     }
     ck_assert(http_response_fits(x[1], 1000));
     ck_assert(!http_response_fits(x[1], 8000000));
@@ -165,8 +165,8 @@ START_TEST(readers_that_stop_share_a_limit)
 }
 END_TEST
 
-// A stream with small socket buffers, so that bytes that the client does not read stay with the server. Its kernel does
-// not watch the client.
+// Opens a stream with small socket buffers, so that the server keeps bytes that the client does not read. The kernel
+// does not watch this client.
 static struct http_exchange *open_narrow_stream(int *fd_p)
 {
     *fd_p = client_connect_with(port(), 4096);
@@ -177,8 +177,8 @@ static struct http_exchange *open_narrow_stream(int *fd_p)
     return x;
 }
 
-// However many they are, and however they choose their sizes: here each takes what would have been its equal share when
-// it came.
+// The limit holds for any number of readers and any sizes. Here each takes the equal share that it would have had when
+// it arrived.
 START_TEST(many_readers_that_stop_keep_to_the_limit)
 {
     enum { N = 64, MAX = 4 << 20 };
@@ -236,7 +236,7 @@ START_TEST(a_reader_that_takes_a_few_bytes_now_and_then_is_disconnected)
     http_stream_send(x, much, 1000000);
     free(much);
     size_t taken = 0;
-    while (taken < 40000) // what the sockets held before they were made narrow
+    while (taken < 40000) // bytes that the sockets held before their buffers were made small
         taken += (size_t)recv(fd, some, sizeof some, 0);
     while (atomic_load(&n_disconnected) == 0) {
         ssize_t n = recv(fd, some, sizeof some, MSG_DONTWAIT);
@@ -276,7 +276,7 @@ END_TEST
 
 SUITE("http_readers")
 {
-    TEST(a_stream_is_chunked_and_its_connection_goes_on);
+    TEST(a_stream_is_chunked_and_its_connection_stays_open);
     TEST(a_client_that_goes_away_is_seen_without_sending);
     TEST(a_request_before_a_half_close_is_answered);
     TEST(all_requests_before_a_half_close_are_answered);

@@ -24,7 +24,7 @@ START_TEST(a_request_is_answered_with_date_type_and_length)
 }
 END_TEST
 
-START_TEST(requests_sent_at_once_are_answered_in_order)
+START_TEST(pipelined_requests_are_answered_in_order)
 {
     open_server((struct http_server_options){0});
     int fd = client_connect(port());
@@ -117,13 +117,13 @@ START_TEST(http_1_0_may_keep_its_connection)
 }
 END_TEST
 
-START_TEST(paths_and_queries_are_decoded)
+START_TEST(paths_are_decoded_and_queries_left_out)
 {
     open_server((struct http_server_options){0});
     expect_answer("GET /things/a%2Fb%20c?x=1&q=a+b%26c&empty HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-                  "HTTP/1.1 200", "GET /things/a/b c q=a b&c empty= peer=127.0.0.1:");
+                  "HTTP/1.1 200", "\r\n\r\nGET /things/a/b c");
     expect_answer("GET http://host:1/things/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 200",
-                  "GET /things/x q=- empty=-");
+                  "\r\n\r\nGET /things/x");
     expect_answer("GET /things/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 404", "does not exist");
     close_server();
 }
@@ -132,8 +132,8 @@ END_TEST
 START_TEST(a_header_value_cannot_start_another_header)
 {
     open_server((struct http_server_options){0});
-    expect_answer("GET /things/x?q=a%0d%0aSet-Cookie:b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
-                  "HTTP/1.1 200", "X-Echo: a  Set-Cookie:b\r\n");
+    expect_answer("GET /things/a%0d%0aSet-Cookie:b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 200",
+                  "X-Path: /things/a  Set-Cookie:b\r\n");
     close_server();
 }
 END_TEST
@@ -260,7 +260,7 @@ START_TEST(a_body_above_the_limit_is_refused_and_the_client_reads_why)
     free(body);
     close(fd);
 
-    // Refused by the size of its chunk, of which nothing has come.
+    // Refused by the size of a chunk of which no byte has arrived.
     fd = client_connect(port());
     client_send(fd, "POST /small HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n8\r\n12345678\r\n9\r\n");
     text = client_receive_all(fd);
@@ -274,7 +274,8 @@ START_TEST(a_body_above_the_limit_is_refused_and_the_client_reads_why)
 }
 END_TEST
 
-// A client that sends the first `n` bytes of a body and then stalls, once the server has `all` bytes of bodies.
+// Connects a client that sends the first `n` bytes of a body and then stalls. Returns when the server has `all` bytes
+// of bodies.
 static int send_part_of_body(size_t n, size_t all)
 {
     static char body[60000];
@@ -310,7 +311,7 @@ START_TEST(stalled_bodies_do_not_keep_out_smaller_ones)
     expect_refused(larger);
     AWAIT(server_status().body_bytes == 40000);
 
-    // Nor heads.
+    // Heads are not refused either.
     larger = send_part_of_body(60000, 100000);
     int head = client_connect(port());
     client_send(head, "GET /hello HT");
@@ -323,7 +324,8 @@ START_TEST(stalled_bodies_do_not_keep_out_smaller_ones)
 }
 END_TEST
 
-// A client that sends the first `size` bytes of a head, once the server has `all` bytes of bodies and heads.
+// Connects a client that sends the first `size` bytes of a head. Returns when the server has `all` bytes of bodies and
+// heads.
 static int send_part_of_head(const char *before, size_t size, size_t all)
 {
     static char head[30000];
@@ -336,7 +338,7 @@ static int send_part_of_head(const char *before, size_t size, size_t all)
     return fd;
 }
 
-// Two connections of 20,000 bytes and one of 24,000, in a budget that is one byte too small, or that suffices.
+// Two connections of 20,000 bytes and one of 24,000, with a budget that suffices (_i 0) or is one byte too small.
 START_TEST(the_busiest_connection_of_a_budget_is_closed)
 {
     size_t all = 3 * HTTP_CONNECTION_BYTES + 64000, budget = all - (size_t)_i;
@@ -372,7 +374,7 @@ START_TEST(stalled_heads_do_not_keep_out_bodies)
 }
 END_TEST
 
-START_TEST(requests_sent_ahead_do_not_keep_out_bodies)
+START_TEST(pipelined_requests_do_not_keep_out_bodies)
 {
     static const char request[] = "GET /hold HTTP/1.1\r\nHost: x\r\n\r\n";
     open_server((struct http_server_options){.max_bodies_bytes = 4000});
@@ -412,7 +414,7 @@ START_TEST(the_largest_body_beyond_the_total_is_refused)
 }
 END_TEST
 
-START_TEST(four_of_the_largest_bodies_are_received_at_once)
+START_TEST(four_of_the_largest_bodies_are_received_together)
 {
     static const size_t largest_mb[] = {16, 64, 300}, all_mb[] = {256, 256, 1200};
     open_server((struct http_server_options){.max_body_bytes = largest_mb[_i] << 20});
@@ -505,7 +507,7 @@ START_TEST(a_server_listens_on_every_address_of_its_host)
     static const char *const hosts[] = {"localhost", "0.0.0.0"};
     open_server((struct http_server_options){.host = hosts[_i]});
     char *text = client_ask_raw(port(), "GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"); // by IPv4
-    ck_assert_msg(text && strncmp(text, "HTTP/1.1 200 ", 13) == 0, "%s: %s", hosts[_i], text);
+    expect_start(text, "HTTP/1.1 200 ");
     free(text);
     http_server_close(server, 1000);
 }
@@ -527,12 +529,12 @@ SUITE("http_server")
 {
     TCASE("served");
     TEST(a_request_is_answered_with_date_type_and_length);
-    TEST(requests_sent_at_once_are_answered_in_order);
+    TEST(pipelined_requests_are_answered_in_order);
     TEST(a_waiting_request_keeps_its_place_before_the_next_one);
     TEST(head_gets_the_length_without_the_body);
     TEST(http_1_0_gets_a_closed_connection_and_no_chunks);
     TEST(http_1_0_may_keep_its_connection);
-    TEST(paths_and_queries_are_decoded);
+    TEST(paths_are_decoded_and_queries_left_out);
     TEST(a_header_value_cannot_start_another_header);
     TEST(options_and_unknown_methods_name_the_methods);
     TEST(a_connection_survives_404_and_405);
@@ -546,9 +548,9 @@ SUITE("http_server")
     TEST(stalled_bodies_do_not_keep_out_smaller_ones);
     TEST(stalled_heads_do_not_keep_out_bodies);
     LOOP(the_busiest_connection_of_a_budget_is_closed, 0, 2);
-    TEST(requests_sent_ahead_do_not_keep_out_bodies);
+    TEST(pipelined_requests_do_not_keep_out_bodies);
     TEST(the_largest_body_beyond_the_total_is_refused);
-    LOOP(four_of_the_largest_bodies_are_received_at_once, 0, 3);
+    LOOP(four_of_the_largest_bodies_are_received_together, 0, 3);
     TEST(heads_count_like_bodies);
 
     TCASE("closing");

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Streams of the HTTP API through a router in the test's process: HTTP over sockets, the core on its thread, and a node
-// whose passes the test controls. Idle streams are pinged; clients that do not read or go away are disconnected, and
-// their requests are cancelled at the node before it computes another pass for them. Metrics of many nodes keep to the
-// bound of unread answers.
+// whose passes the test controls. Idle streams are pinged. Clients that do not read or go away are disconnected, and
+// their requests are cancelled at the node before it computes another pass for them. Metrics of many nodes stay within
+// the bound of unread answers.
 #include "lib/base/equal_share.h"
 #include "router/core/core_state.h"
 #include "tests/front_fixture.h"
@@ -19,8 +19,8 @@ static struct {
     struct node_link link;
     atomic_int bins, cancels, finished;
     atomic_ullong request, cancelled; // of the last bin, of the last cancel
-    atomic_int computing;             // tokens of the pass that the core has not taken yet
-    int passes;                       // by the test's thread
+    atomic_int computing;             // tokens of the pass that the core has not handled yet
+    int passes;                       // used by the test's thread only
 } node;
 
 static void node_receive(struct node_link *link, const router_message *m)
@@ -83,7 +83,7 @@ static void event_step(struct core *c, void *arg, int64_t now_us)
     atomic_store(&node.computing, 0);
 }
 
-// One pass: n tokens of the request. Returns when the core has them.
+// Runs one pass with n tokens of the request. Returns when the core has them.
 static void node_pass(int n)
 {
     node.passes++;
@@ -114,13 +114,13 @@ static int open_post(const char *path, const char *body)
     return fd;
 }
 
-// A client that has asked for a completion.
+// Connects a client that asks for a completion.
 static int open_completion(const char *body)
 {
     return open_post("/v1/completions", body);
 }
 
-// A client whose stream is on the node.
+// Connects a client and returns when its stream is on the node.
 static int ask_for_stream(void)
 {
     int before = atomic_load(&node.bins),
@@ -220,7 +220,7 @@ START_TEST(a_client_that_goes_away_before_its_first_token_is_noticed)
 }
 END_TEST
 
-// A completion that starts with its prompt of n words.
+// Asks for a completion that starts with its prompt of n words.
 static int open_echo(int n, const char *more)
 {
     static const char word[] = " the";
@@ -254,7 +254,7 @@ START_TEST(the_echo_of_each_choice_counts)
 {
     open_router((struct http_service_options){.max_body_bytes = 4 << 20});
     front.whole.max_bytes = 1 << 20;
-    int fd = open_echo(175000, ",\"n\":2"); // waiting 700 kB, with a choice that has begun 1.4 MB
+    int fd = open_echo(175000, ",\"n\":2"); // 700 kB while it waits, 1.4 MB once a choice has begun
     AWAIT(atomic_load(&node.bins));
     node_pass(1);
     expect_text(fd, "whole answers take over 1 MiB");
@@ -287,7 +287,7 @@ static bool requests_were(int n)
     return atomic_load(&whole_requests) == (unsigned)n;
 }
 
-// Each echo is what would have been its equal share when it came. A small one is let through.
+// Each echo is as large as the equal share that it would have had when it arrived. A small one is accepted.
 START_TEST(many_echoes_that_wait_keep_to_the_limit)
 {
     enum { N = 40, MAX = 1 << 20, WORD = 4 };
@@ -314,7 +314,7 @@ START_TEST(many_echoes_that_wait_keep_to_the_limit)
 }
 END_TEST
 
-// 16 stop strings of 1,024 bytes count as over 10,000 tokens with each choice.
+// 16 stop strings of 1,024 bytes count as over 10,000 tokens for each choice.
 START_TEST(stop_strings_count_in_the_queue)
 {
     char stop[1025], *stops = mem_string("\"end\"");
@@ -341,7 +341,7 @@ START_TEST(stop_strings_count_in_the_queue)
 }
 END_TEST
 
-// The sentence for the client quotes it, the log does not.
+// The sentence for the client quotes the text, the log does not.
 START_TEST(text_of_a_refused_client_is_not_logged)
 {
     static const char *const requests[][2] = {
@@ -389,7 +389,7 @@ SUITE("http_streams")
     TEST(many_echoes_that_wait_keep_to_the_limit);
     TEST(stop_strings_count_in_the_queue);
 
-    TCASE("stopped"); // these stop the router and look at what it leaves
+    TCASE("stopped"); // these tests stop the router and check what it leaves
     TIMEOUT(120);
     TEST(an_echo_counts_while_its_request_waits);
     TEST(text_of_a_refused_client_is_not_logged);

@@ -20,36 +20,7 @@ static char folder[] = "/tmp/check_http_tls.XXXXXX";
 static char cert_file[64], key_file[64], ca_file[64], log_file[64];
 static struct identity authority, first, second, stranger;
 
-static void make_files(void)
-{
-    signal(SIGPIPE, SIG_IGN); // the client's OpenSSL writes with write(2)
-    ck_assert_ptr_nonnull(mkdtemp(folder));
-    snprintf(cert_file, sizeof cert_file, "%s/cert.pem", folder);
-    snprintf(key_file, sizeof key_file, "%s/key.pem", folder);
-    snprintf(ca_file, sizeof ca_file, "%s/ca.pem", folder);
-    snprintf(log_file, sizeof log_file, "%s/log", folder);
-    authority = identity_create("authority", NULL);
-    first = identity_create("first", &authority);
-    second = identity_create("second", &authority);
-    stranger = identity_create("stranger", NULL);
-    identity_write_cert(&first, cert_file);
-    identity_write_key(&first, key_file, NULL);
-    identity_write_cert(&authority, ca_file);
-}
-
-static void remove_files(void)
-{
-    http_server_close(server, 1000);
-    unlink(cert_file);
-    unlink(key_file);
-    unlink(ca_file);
-    unlink(log_file);
-    rmdir(folder);
-    identity_free(&authority);
-    identity_free(&first);
-    identity_free(&second);
-    identity_free(&stranger);
-}
+static SSL_CTX *client_tls; // a client without a certificate, of any version
 
 static void open_tls_server(bool mutual, struct http_server_options o)
 {
@@ -72,7 +43,49 @@ static SSL_CTX *client_context(int max_version, const struct identity *id)
     return context;
 }
 
-// NULL: the handshake failed. `session` may be NULL.
+// --- fixtures
+
+static void make_files(void)
+{
+    signal(SIGPIPE, SIG_IGN); // the client's OpenSSL writes with write(2)
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(cert_file, sizeof cert_file, "%s/cert.pem", folder);
+    snprintf(key_file, sizeof key_file, "%s/key.pem", folder);
+    snprintf(ca_file, sizeof ca_file, "%s/ca.pem", folder);
+    snprintf(log_file, sizeof log_file, "%s/log", folder);
+    authority = identity_create("authority", NULL);
+    first = identity_create("first", &authority);
+    second = identity_create("second", &authority);
+    stranger = identity_create("stranger", NULL);
+    identity_write_cert(&first, cert_file);
+    identity_write_key(&first, key_file, NULL);
+    identity_write_cert(&authority, ca_file);
+    client_tls = client_context(0, NULL);
+}
+
+static void remove_files(void)
+{
+    http_server_close(server, 1000);
+    SSL_CTX_free(client_tls);
+    unlink(cert_file);
+    unlink(key_file);
+    unlink(ca_file);
+    unlink(log_file);
+    rmdir(folder);
+    identity_free(&authority);
+    identity_free(&first);
+    identity_free(&second);
+    identity_free(&stranger);
+}
+
+static void open_default_server(void)
+{
+    open_tls_server(false, (struct http_server_options){0});
+}
+
+// --- a connection
+
+// Returns NULL if the handshake failed. `session` may be NULL.
 static SSL *tls_connect(SSL_CTX *context, SSL_SESSION *session)
 {
     SSL *ssl = SSL_new(context);
@@ -86,12 +99,12 @@ static SSL *tls_connect(SSL_CTX *context, SSL_SESSION *session)
 
 static void tls_close(SSL *ssl)
 {
-    SSL_shutdown(ssl); // else OpenSSL does not resume the session
+    SSL_shutdown(ssl); // otherwise OpenSSL does not resume the session
     close(SSL_get_fd(ssl));
     SSL_free(ssl);
 }
 
-// Reads until `end` has come; false: the connection ended before.
+// Reads until `end` has arrived. Returns false if the connection ended before.
 static bool tls_receive_until(SSL *ssl, const char *end, char *text, size_t room)
 {
     size_t size = 0;
@@ -134,7 +147,6 @@ static long serial_now(SSL_CTX *context)
 
 START_TEST(versions_1_2_and_1_3_are_served)
 {
-    open_tls_server(false, (struct http_server_options){0});
     static const int versions[] = {TLS1_2_VERSION, TLS1_3_VERSION};
     for (int i = 0; i < 2; i++) {
         SSL_CTX *context = client_context(versions[i], NULL);
@@ -157,7 +169,6 @@ END_TEST
 
 START_TEST(older_versions_other_protocols_and_plain_text_are_refused)
 {
-    open_tls_server(false, (struct http_server_options){0});
     SSL_CTX *context = client_context(TLS1_1_VERSION, NULL);
     SSL_CTX_set_security_level(context, 0);
     ck_assert_ptr_null(tls_connect(context, NULL));
@@ -191,9 +202,7 @@ END_TEST
 
 START_TEST(large_bodies_pass_both_ways)
 {
-    open_tls_server(false, (struct http_server_options){0});
-    SSL_CTX *context = client_context(0, NULL);
-    SSL *ssl = tls_connect(context, NULL);
+    SSL *ssl = tls_connect(client_tls, NULL);
     enum { SIZE = 100000 }; // fits the sockets' buffers, since the client writes all before it reads
     static char body[SIZE], text[SIZE + 1000];
     for (int i = 0; i < SIZE; i++)
@@ -207,25 +216,22 @@ START_TEST(large_bodies_pass_both_ways)
         ck_assert_int_eq(memcmp(strstr(text, "\r\n\r\n") + 4, body, SIZE), 0);
     }
     tls_close(ssl);
-    SSL_CTX_free(context);
 }
 END_TEST
 
 START_TEST(a_stream_passes_and_a_client_that_goes_away_is_seen)
 {
-    open_tls_server(false, (struct http_server_options){0});
-    SSL_CTX *context = client_context(0, NULL);
     static const char request[] = "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n";
     char text[4096];
     for (int way = 0; way < 3; way++) {
-        SSL *ssl = tls_connect(context, NULL);
+        SSL *ssl = tls_connect(client_tls, NULL);
         SSL_write(ssl, request, sizeof request - 1);
         struct http_exchange *x = await_held();
         for (int i = 0; i < 10; i++) {
             http_stream_send(x, "data: x\n\n", 9);
             ck_assert(tls_receive_until(ssl, "data: x\n\n\r\n", text, sizeof text));
         }
-        // The end of the connection, of the client's sending side, and of its TLS session alone.
+        // The client ends the connection, its sending side, or only its TLS session.
         if (way == 0) shutdown(SSL_get_fd(ssl), SHUT_RDWR);
         if (way == 1) shutdown(SSL_get_fd(ssl), SHUT_WR);
         if (way == 2) SSL_shutdown(ssl);
@@ -233,12 +239,11 @@ START_TEST(a_stream_passes_and_a_client_that_goes_away_is_seen)
         http_unref(x);
         tls_close(ssl);
     }
-    SSL_CTX_free(context);
 }
 END_TEST
 
-// Instead of the C library's: the server's reads wait until they have all bytes that they ask for, once the test sets
-// this, so that the end of a turn leaves bytes for the next one.
+// Replaces recv() of the C library. If the test sets this, the server's reads wait until they have all the bytes that
+// they ask for. Then the end of a turn leaves bytes for the next one.
 static atomic_bool reads_are_full;
 
 ssize_t recv(int fd, void *bytes, size_t size, int flags)
@@ -254,14 +259,13 @@ ssize_t recv(int fd, void *bytes, size_t size, int flags)
     }
 }
 
-// Its bytes that are not decrypted yet exceed the bound, at the end of a turn.
+// At the end of a turn its undecrypted bytes exceed the bound.
 START_TEST(a_body_beyond_the_total_gets_its_answer)
 {
     static const char head[] = "POST /echo HTTP/1.1\r\nHost: x\r\nContent-Length: 400001\r\n\r\n";
     static char body[400000], text[4096];
     open_tls_server(false, (struct http_server_options){.max_bodies_bytes = HTTP_TURN_BYTES + HTTP_IN_BYTES / 2});
-    SSL_CTX *context = client_context(0, NULL);
-    SSL *ssl = tls_connect(context, NULL);
+    SSL *ssl = tls_connect(client_tls, NULL);
     atomic_store(&reads_are_full, true);
     ck_assert_int_gt(SSL_write(ssl, head, sizeof head - 1), 0);
     ck_assert_int_eq(SSL_write(ssl, body, sizeof body), sizeof body);
@@ -269,11 +273,10 @@ START_TEST(a_body_beyond_the_total_gets_its_answer)
     ck_assert_msg(strncmp(text, "HTTP/1.1 503 ", 13) == 0, "%s", text);
     tls_close(ssl);
     AWAIT(server_status().connections == 0 && server_status().body_bytes == 0);
-    SSL_CTX_free(context);
 }
 END_TEST
 
-// Instead of the C library's: counts how often a thread of the server waits.
+// Replaces epoll_wait() of the C library. Counts how often a thread of the server waits.
 static atomic_int n_waits;
 
 int epoll_wait(int fd, struct epoll_event *events, int n, int timeout_ms)
@@ -282,7 +285,7 @@ int epoll_wait(int fd, struct epoll_event *events, int n, int timeout_ms)
     return epoll_pwait(fd, events, n, timeout_ms, NULL);
 }
 
-// Writing has to read the message first, which the thread must wait for as for any other bytes.
+// Before the server can write, it has to read the message. The thread must wait for it as for any other bytes.
 START_TEST(a_handshake_message_in_two_parts_does_not_keep_the_server_busy)
 {
     static const char request[] = "GET /hello HTTP/1.1\r\nHost: x\r\n\r\n", new_key[] = {24, 0, 0, 1, 0};
@@ -311,7 +314,8 @@ START_TEST(a_handshake_message_in_two_parts_does_not_keep_the_server_busy)
 }
 END_TEST
 
-// Sends n changes of the client's key and then a request, in one piece. False: the server closes the connection.
+// Sends n changes of the client's key and then a request, in one piece. Returns false if the server closes the
+// connection.
 static bool answered_after_new_keys(SSL_CTX *context, int n)
 {
     SSL *ssl = tls_connect(context, NULL);
@@ -335,7 +339,6 @@ static bool answered_after_new_keys(SSL_CTX *context, int n)
 
 START_TEST(records_without_data_are_bounded)
 {
-    open_tls_server(false, (struct http_server_options){0});
     SSL_CTX *context = client_context(TLS1_3_VERSION, NULL);
     ck_assert(answered_after_new_keys(context, HTTP_TURN_EMPTY_RECORDS));
     ck_assert(!answered_after_new_keys(context, HTTP_TURN_EMPTY_RECORDS + 1));
@@ -354,7 +357,7 @@ static int keep_session(SSL *ssl, SSL_SESSION *session)
     return 1;
 }
 
-// Three connections with the last session that the server offered.
+// Makes three connections with the last session that the server offered.
 static void expect_resumption(int version, const struct identity *id, bool expected)
 {
     SSL_CTX *context = client_context(version, id);
@@ -374,7 +377,6 @@ static void expect_resumption(int version, const struct identity *id, bool expec
 
 START_TEST(sessions_are_resumed)
 {
-    open_tls_server(false, (struct http_server_options){0});
     expect_resumption(TLS1_2_VERSION, NULL, true);
     expect_resumption(TLS1_3_VERSION, NULL, true);
 }
@@ -386,7 +388,7 @@ START_TEST(client_certificates_are_required_where_an_authority_is_given)
     const struct identity *const refused[] = {NULL, &stranger};
     for (int i = 0; i < 2; i++) {
         SSL_CTX *context = client_context(0, refused[i]);
-        SSL *ssl = tls_connect(context, NULL); // TLS 1.3 tells the client with its first read
+        SSL *ssl = tls_connect(context, NULL); // with TLS 1.3 the client notices this at its first read
         ck_assert(!ssl || !tls_ask(ssl));
         if (ssl) tls_close(ssl);
         SSL_CTX_free(context);
@@ -400,24 +402,21 @@ END_TEST
 
 START_TEST(changed_files_are_read_while_streams_go_on)
 {
-    open_tls_server(false, (struct http_server_options){0});
-    SSL_CTX *context = client_context(0, NULL);
     static const char request[] = "GET /stream HTTP/1.1\r\nHost: x\r\n\r\n";
-    SSL *stream = tls_connect(context, NULL);
+    SSL *stream = tls_connect(client_tls, NULL);
     SSL_write(stream, request, sizeof request - 1);
     struct http_exchange *x = await_held();
     long before = serial_of(stream), after = ASN1_INTEGER_get(X509_get_serialNumber(second.cert));
     ck_assert_int_ne(before, after);
     identity_write_key(&second, key_file, NULL);
     identity_write_cert(&second, cert_file);
-    AWAIT(serial_now(context) == after);
+    AWAIT(serial_now(client_tls) == after);
     char text[4096];
     http_stream_send(x, "still here", 10);
     ck_assert(tls_receive_until(stream, "still here", text, sizeof text));
     http_stream_end(x);
     http_unref(x);
     tls_close(stream);
-    SSL_CTX_free(context);
 }
 END_TEST
 
@@ -443,20 +442,17 @@ static int count_in_log(const char *word)
 
 START_TEST(files_that_cannot_be_used_are_logged_once_and_the_old_ones_kept)
 {
-    open_tls_server(false, (struct http_server_options){0});
     log_to_file();
-    SSL_CTX *context = client_context(0, NULL);
-    long before = serial_now(context);
+    long before = serial_now(client_tls);
     identity_write_key(&second, key_file, NULL); // does not belong to the certificate
-    AWAIT(serial_now(context) == before && count_in_log("certificate_refused") > 0);
-    int64_t look_us = clock_now_us() + 200000; // further looks find the files unchanged
-    AWAIT(serial_now(context) == before && clock_now_us() > look_us);
+    AWAIT(serial_now(client_tls) == before && count_in_log("certificate_refused") > 0);
+    int64_t look_us = clock_now_us() + 200000; // further checks find the files unchanged
+    AWAIT(serial_now(client_tls) == before && clock_now_us() > look_us);
     ck_assert_int_eq(count_in_log("certificate_refused"), 1);
     ck_assert_int_eq(count_in_log(key_file), 1);
     identity_write_cert(&second, cert_file);
-    AWAIT(serial_now(context) != before);
+    AWAIT(serial_now(client_tls) != before);
     ck_assert_int_eq(count_in_log("certificate_loaded"), 1);
-    SSL_CTX_free(context);
 }
 END_TEST
 
@@ -470,23 +466,20 @@ static void expect_reload_refused(SSL_CTX *context, const char *reason)
 
 START_TEST(an_expired_certificate_and_a_key_that_everyone_can_read_are_refused)
 {
-    open_tls_server(false, (struct http_server_options){0});
     log_to_file();
-    SSL_CTX *context = client_context(0, NULL);
     struct identity expired = identity_create_expired("expired", &authority);
     identity_write_cert(&expired, cert_file);
     identity_write_key(&expired, key_file, NULL);
-    expect_reload_refused(context, "the certificate has expired");
+    expect_reload_refused(client_tls, "the certificate has expired");
     identity_write_cert(&second, cert_file);
     identity_write_key(&second, key_file, NULL);
     ck_assert_int_eq(chmod(key_file, 0644), 0);
-    expect_reload_refused(context, "every user can read this secret");
+    expect_reload_refused(client_tls, "every user can read this secret");
     ck_assert_int_eq(count_in_log("certificate_refused"), 2);
     identity_write_key(&second, key_file, NULL);
     http_server_reload(server);
-    ck_assert_int_eq(serial_now(context), ASN1_INTEGER_get(X509_get_serialNumber(second.cert)));
+    ck_assert_int_eq(serial_now(client_tls), ASN1_INTEGER_get(X509_get_serialNumber(second.cert)));
     identity_free(&expired);
-    SSL_CTX_free(context);
 }
 END_TEST
 
@@ -529,12 +522,11 @@ static int connect_from_another_address(void)
     return fd;
 }
 
-// The server's only thread reads the connections in the order in which their bytes come.
+// The server's only thread reads the connections in the order in which their bytes arrive.
 START_TEST(an_address_has_one_handshake_at_a_time)
 {
     open_tls_server(false, (struct http_server_options){.max_connections_per_address = 10, .threads = 1});
-    SSL_CTX *context = client_context(0, NULL);
-    SSL *waiting = SSL_new(context), *served = SSL_new(context);
+    SSL *waiting = SSL_new(client_tls), *served = SSL_new(client_tls);
     int begun = client_connect(port()), later = client_connect(port()), other = connect_from_another_address();
     SSL_set_fd(waiting, later);
     SSL_set_fd(served, other);
@@ -549,7 +541,6 @@ START_TEST(an_address_has_one_handshake_at_a_time)
     ck_assert(tls_ask(waiting));
     tls_close(waiting);
     tls_close(served);
-    SSL_CTX_free(context);
     http_server_close(server, 1000);
     server = NULL;
 }
@@ -558,19 +549,23 @@ END_TEST
 SUITE("http_tls")
 {
     FIXTURE(make_files, remove_files);
+    FIXTURE(open_default_server, NULL);
     TEST(versions_1_2_and_1_3_are_served);
-    TEST(an_address_has_one_handshake_at_a_time);
     TEST(older_versions_other_protocols_and_plain_text_are_refused);
-    TEST(a_handshake_that_stalls_meets_the_limit_of_the_head);
     TEST(large_bodies_pass_both_ways);
     TEST(a_stream_passes_and_a_client_that_goes_away_is_seen);
-    TEST(a_body_beyond_the_total_gets_its_answer);
-    TEST(a_handshake_message_in_two_parts_does_not_keep_the_server_busy);
     TEST(records_without_data_are_bounded);
     TEST(sessions_are_resumed);
-    TEST(client_certificates_are_required_where_an_authority_is_given);
     TEST(changed_files_are_read_while_streams_go_on);
     TEST(files_that_cannot_be_used_are_logged_once_and_the_old_ones_kept);
     TEST(an_expired_certificate_and_a_key_that_everyone_can_read_are_refused);
+
+    TCASE("options");
+    FIXTURE(make_files, remove_files);
+    TEST(an_address_has_one_handshake_at_a_time);
+    TEST(a_handshake_that_stalls_meets_the_limit_of_the_head);
+    TEST(a_body_beyond_the_total_gets_its_answer);
+    TEST(a_handshake_message_in_two_parts_does_not_keep_the_server_busy);
+    TEST(client_certificates_are_required_where_an_authority_is_given);
     TEST(a_server_does_not_start_with_files_that_cannot_be_used);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// identity: callers are found by their keys, keys change while the router runs, and limits hold. Time is the test's.
+// identity: callers are found by their keys, keys change while the router runs, and limits hold. The test sets the
+// time.
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -27,7 +28,8 @@ static char path[] = "/tmp/check_identity.XXXXXX";
 static char key[KEYS][KEY_BYTES + 1], hash[KEYS][2 * KEY_HASH_BYTES + 1];
 static struct identity *identity;
 
-// Replaces the file by one with a line for each given pair of key and end of line, up to NULL.
+// Replaces the file. The new file has a line for the first key, and one for the second key unless `end_of_second` is
+// NULL.
 static void keys_write(int first, const char *end_of_first, int second, const char *end_of_second)
 {
     char *beside = mem_format("%s.new", path);
@@ -122,7 +124,7 @@ START_TEST(a_request_names_its_own_tenant_and_an_allowed_priority)
 }
 END_TEST
 
-// Priorities beyond -8 and 8 count as these, of requests and of keys.
+// Priorities of requests and keys below -8 count as -8, and above 8 as 8.
 START_TEST(a_priority_out_of_range_counts_as_the_nearest_in_range)
 {
     keys_write(0, "acme priority=8", 1, "globex priority=-1000");
@@ -145,7 +147,7 @@ START_TEST(changes_of_the_file_take_effect_within_a_second)
     refused_key(2, "is unknown");
     now_us += SECOND;
     struct principal *added = authenticated(2), *same = authenticated(0);
-    ck_assert_ptr_eq(same, before); // the key keeps the use of its limits
+    ck_assert_ptr_eq(same, before); // the key keeps the counts of its limits
     refused_key(1, "is unknown");
     ck_assert_int_eq(identity_admit(before, &retry_us), STATUS_OK);
     ck_assert_int_eq(identity_admit(same, &retry_us), STATUS_KEY_LIMIT); // the new limit
@@ -247,7 +249,7 @@ END_TEST
 static struct limits_use use;
 static int64_t retry_us;
 
-// A message of n requests with prompts and answers of so many tokens in all.
+// Reserves for a message of n requests whose prompts and answers have this many tokens in all.
 static enum status reserve(const struct key_limits *limits, int n, double prompts, double answers)
 {
     TRY(limits_start(&use, limits, now_us, &retry_us));
@@ -256,7 +258,7 @@ static enum status reserve(const struct key_limits *limits, int n, double prompt
     return status;
 }
 
-// A request whose answer takes nothing.
+// Reserves for a request whose answer takes no tokens.
 static bool starts(const struct key_limits *limits, double tokens)
 {
     return reserve(limits, 1, tokens, 0) == STATUS_OK;
@@ -278,10 +280,10 @@ START_TEST(requests_start_at_the_rate_of_their_limit)
     now_us += retry_us - 1;
     ck_assert(!starts(&limits, 1));
     now_us += 1;
-    ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK); // counts, too
+    ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK); // this call counts
     ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_KEY_LIMIT);
     ck_assert(!starts(&limits, 1));
-    ck_assert(starts(&(struct key_limits){0}, 1)); // the limit was taken away
+    ck_assert(starts(&(struct key_limits){0}, 1)); // the limit was removed
 }
 END_TEST
 
@@ -290,7 +292,7 @@ START_TEST(a_prompt_may_exceed_the_limit_and_the_next_one_waits)
     const struct key_limits limits = {.tokens_per_minute = 6000};
     use = (struct limits_use){0};
     ck_assert(starts(&limits, 5999));
-    limits_end(&use, &limits, 0, 1, now_us); // generated
+    limits_end(&use, &limits, 0, 1, now_us); // one generated token
     ck_assert(!starts(&limits, 1));
     ck_assert_int_eq(retry_us, SECOND / 100);
     ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK); // needs no tokens
@@ -298,7 +300,7 @@ START_TEST(a_prompt_may_exceed_the_limit_and_the_next_one_waits)
     ck_assert(starts(&limits, 100000));
     ck_assert(!starts(&limits, 1));
     ck_assert_int_eq(retry_us, (100000 - 100 + 1) * (int64_t)(SECOND / 100));
-    limits_end(&use, &limits, 0, -100000, now_us); // nothing of it was computed
+    limits_end(&use, &limits, 0, -100000, now_us); // none of it was computed
     ck_assert(starts(&limits, 1));
 }
 END_TEST
@@ -317,9 +319,9 @@ START_TEST(the_tokens_of_all_answers_are_reserved_and_what_is_not_generated_is_g
         limits_end(&use, &limits, 400, i ? 0 : 100, now_us);
     ck_assert_int_eq(reserve(&limits, 2, 1000, 501), STATUS_KEY_LIMIT);
     ck_assert_int_eq(reserve(&limits, 2, 1000, 500), STATUS_OK);
-    now_us += INT64_C(60) * SECOND; // what is reserved does not drain
+    now_us += INT64_C(60) * SECOND; // reserved tokens do not drain
     ck_assert_int_eq(reserve(&limits, 1, 5201, 0), STATUS_KEY_LIMIT);
-    ck_assert_int_eq(retry_us, 0); // not known: a request has to end
+    ck_assert_int_eq(retry_us, 0); // unknown: a request has to end first
     ck_says("try again when running requests have ended");
     ck_assert_int_eq(reserve(&limits, 1, 5200, 0), STATUS_OK);
     ck_assert_int_eq(use.running, 4);
@@ -336,7 +338,7 @@ START_TEST(one_request_may_exceed_the_limit_alone_and_several_never)
     ck_assert_int_eq(use.running, 0);
     ck_assert(!(use.reserved > 0));
     ck_assert_int_eq(reserve(&limits, 1, 10, 8192), STATUS_OK);
-    ck_assert_int_eq(reserve(&limits, 1, 10, 8192), STATUS_KEY_LIMIT); // beside another one
+    ck_assert_int_eq(reserve(&limits, 1, 10, 8192), STATUS_KEY_LIMIT); // while another request runs
     ck_says("which are used up: try again when running requests have ended");
     ck_assert_int_eq(limits_count_call(&use, &limits, now_us, &retry_us), STATUS_OK); // needs no tokens
     limits_end(&use, &limits, 8192, 5, now_us);

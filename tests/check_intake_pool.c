@@ -23,7 +23,7 @@ static struct intake_pool *pool;
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 // Guarded by the mutex:
-static char log_text[LOG_BYTES]; // names of the jobs that ran, in order; dropped ones with a minus
+static char log_text[LOG_BYTES]; // names of the jobs that ran, in order; a minus marks dropped ones
 static int ended, blocked;
 static bool open_gate;
 static int successors; // jobs that are still to be added by running jobs named "new"
@@ -73,6 +73,11 @@ static void open_pool(int threads, size_t max_bytes, int max_jobs, int share)
     pool = intake_pool_open(&(struct intake_pool_options){threads, max_bytes, max_jobs, share});
 }
 
+static void open_large_pool(int threads)
+{
+    open_pool(threads, JOBS_MAX * LONG_BYTES, JOBS_MAX, 0);
+}
+
 // Occupies a thread with a job of `bytes` until the gate opens.
 static void block_thread(size_t bytes)
 {
@@ -104,6 +109,7 @@ static void wait_ended(int n)
 
 static void close_pool(void)
 {
+    if (!pool) return; // the test has closed it
     intake_pool_close(pool);
     intake_pool_free(pool);
     pool = NULL;
@@ -111,7 +117,7 @@ static void close_pool(void)
 
 START_TEST(short_jobs_do_not_wait_for_long_ones)
 {
-    open_pool(2, JOBS_MAX * LONG_BYTES, JOBS_MAX, 0);
+    open_large_pool(2);
     block_thread(LONG_BYTES); // the only thread for long jobs
     for (int i = 0; i < 10; i++)
         add("", "long", LONG_BYTES);
@@ -124,13 +130,12 @@ START_TEST(short_jobs_do_not_wait_for_long_ones)
     wait_ended(21);
     while (!intake_pool_idle(pool))
         nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
-    close_pool();
 }
 END_TEST
 
 START_TEST(one_thread_alternates_between_long_and_short)
 {
-    open_pool(1, JOBS_MAX * LONG_BYTES, JOBS_MAX, 0);
+    open_large_pool(1);
     block_thread(1);
     for (int i = 0; i < 3; i++)
         add("", "long", LONG_BYTES);
@@ -139,13 +144,12 @@ START_TEST(one_thread_alternates_between_long_and_short)
     let_go();
     wait_ended(7);
     ck_assert_ptr_nonnull(strstr(log_text, "long short long short"));
-    close_pool();
 }
 END_TEST
 
 START_TEST(of_one_tenant_the_shortest_goes_first_but_a_long_one_is_not_passed_forever)
 {
-    open_pool(1, JOBS_MAX * LONG_BYTES, JOBS_MAX, 0);
+    open_large_pool(1);
     block_thread(LONG_BYTES);
     add("a", "c", 3 * LONG_BYTES);
     add("a", "b", 2 * LONG_BYTES);
@@ -155,21 +159,20 @@ START_TEST(of_one_tenant_the_shortest_goes_first_but_a_long_one_is_not_passed_fo
     ck_assert_str_eq(log_text, "gate a b c ");
     close_pool();
 
-    open_pool(1, JOBS_MAX * LONG_BYTES, JOBS_MAX, 0);
+    open_large_pool(1);
     block_thread(LONG_BYTES);
     add("a", "old", 3 * LONG_BYTES);
-    successors = 4; // each comes when the one before it runs
+    successors = 4; // each is added when the one before it runs
     add("a", "new", LONG_BYTES);
     let_go();
     wait_ended(7);
     ck_assert_str_eq(log_text, "gate new new old new new new ");
-    close_pool();
 }
 END_TEST
 
 START_TEST(tenants_take_turns_by_bytes)
 {
-    open_pool(1, JOBS_MAX * LONG_BYTES, JOBS_MAX, 0);
+    open_large_pool(1);
     block_thread(LONG_BYTES);
     for (int i = 0; i < 4; i++)
         add("greedy", "g", LONG_BYTES);
@@ -178,7 +181,6 @@ START_TEST(tenants_take_turns_by_bytes)
     let_go();
     wait_ended(7);
     ck_assert_str_eq(log_text, "gate g s g s g g ");
-    close_pool();
 }
 END_TEST
 
@@ -205,7 +207,6 @@ START_TEST(bytes_and_jobs_are_bounded)
         add("", "fits", 1);
     ck_assert_int_eq(add_job("", "one too many", 1, false, NULL), STATUS_EXHAUSTED);
     let_go();
-    close_pool();
 }
 END_TEST
 
@@ -222,12 +223,11 @@ START_TEST(a_tenant_leaves_room_for_others)
         other++;
     ck_assert_int_eq(other, 16); // 80 % of the rest
     let_go();
-    close_pool();
 }
 END_TEST
 
-// So their memory does not grow with the number of threads.
-START_TEST(long_jobs_run_at_once_within_a_bound_while_short_ones_go_on)
+// The bound keeps their memory from growing with the number of threads.
+START_TEST(long_jobs_run_together_within_a_bound_while_short_ones_run)
 {
     enum { BIG = INTAKE_RUNNING_BYTES / 3 };
     open_pool(8, JOBS_MAX * BIG, JOBS_MAX, 0);
@@ -242,7 +242,6 @@ START_TEST(long_jobs_run_at_once_within_a_bound_while_short_ones_go_on)
     ck_assert_int_eq(intake_pool_waiting(pool), 3);
     let_go();
     wait_ended(56);
-    close_pool();
 }
 END_TEST
 
@@ -269,11 +268,10 @@ START_TEST(a_job_above_the_bound_runs_alone_and_is_not_passed)
     for (int i = 0; i < 50; i++)
         add("", "", 1000);
     wait_ended(50);
-    intake_pool_cancel(pool, &owner); // what waited behind it starts
+    intake_pool_cancel(pool, &owner); // the job that waited for it starts
     wait_ended(52);
     let_go();
     wait_ended(53);
-    close_pool();
 }
 END_TEST
 
@@ -296,13 +294,12 @@ START_TEST(cancelled_jobs_are_dropped_and_their_bytes_are_free)
     let_go();
     wait_ended(5);
     ck_assert_ptr_null(strstr(log_text, "-t"));
-    close_pool();
 }
 END_TEST
 
 START_TEST(closing_drops_what_waits)
 {
-    open_pool(2, JOBS_MAX * LONG_BYTES, JOBS_MAX, 0);
+    open_large_pool(2);
     block_thread(LONG_BYTES);
     for (int i = 0; i < 10; i++)
         add(i % 2 ? "a" : "b", "long", LONG_BYTES);
@@ -359,13 +356,14 @@ END_TEST
 SUITE("intake pool")
 {
     TIMEOUT(30);
+    FIXTURE(NULL, close_pool);
     TEST(short_jobs_do_not_wait_for_long_ones);
     TEST(one_thread_alternates_between_long_and_short);
     TEST(of_one_tenant_the_shortest_goes_first_but_a_long_one_is_not_passed_forever);
     TEST(tenants_take_turns_by_bytes);
     TEST(bytes_and_jobs_are_bounded);
     TEST(a_tenant_leaves_room_for_others);
-    TEST(long_jobs_run_at_once_within_a_bound_while_short_ones_go_on);
+    TEST(long_jobs_run_together_within_a_bound_while_short_ones_run);
     TEST(a_job_above_the_bound_runs_alone_and_is_not_passed);
     TEST(cancelled_jobs_are_dropped_and_their_bytes_are_free);
     TEST(closing_drops_what_waits);

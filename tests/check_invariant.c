@@ -16,7 +16,7 @@ START_TEST(an_invariant_that_holds_does_nothing)
 }
 END_TEST
 
-// Release builds included: nothing here depends on NDEBUG.
+// This holds in release builds too: nothing here depends on NDEBUG.
 START_TEST(a_broken_invariant_aborts)
 {
     INVARIANT(1 + 1 == 3, "the sum is %d", 1 + 1);

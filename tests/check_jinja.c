@@ -38,7 +38,7 @@ static struct tm time_of(const char *iso8601)
     return now;
 }
 
-// The text, or NULL and status_message().
+// Returns the text. On failure returns NULL and sets status_message().
 static char *render(const struct jinja_template *t, const struct inputs *inputs, const char *now)
 {
     struct tm time = time_of(now);
@@ -71,7 +71,7 @@ static bool has_tools(json_t *root, const char *conversation)
     return false;
 }
 
-// 1 if the case renders as expected.
+// Returns 1 if the case renders as expected.
 static int check_case(json_t *root, const char *template, const struct jinja_template *t, json_t *c)
 {
     const char *conversation = json_string_value(json_object_get(c, "conversation"));

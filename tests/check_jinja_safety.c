@@ -14,7 +14,7 @@ static const struct tm now = {.tm_mday = 1, .tm_year = 126};
 
 // ---- Origins.
 
-// The output with its inputs marked: [tag:bytes].
+// Returns the output with its inputs marked: [tag:bytes].
 static char *marked(const struct jinja_output *output)
 {
     char *text = mem_string("");
@@ -220,7 +220,7 @@ START_TEST(endless_templates_end_with_an_error)
 }
 END_TEST
 
-// A variable among many is searched for.
+// Finding a variable among many takes steps.
 START_TEST(many_variables_take_steps)
 {
     enum { VARIABLES = 5000 };
@@ -406,7 +406,7 @@ START_TEST(truncated_published_templates_never_crash)
         char *relative = mem_format("chat_templates/%s", name), *file = external_data(relative);
         size_t n;
         char *source = file_read(file, &n);
-        // Every byte would take minutes under the sanitizers.
+        // Testing every byte would take minutes under the sanitizers.
         for (size_t end = random_next(&state) % 40; end < n; end += 1 + random_next(&state) % 40)
             render_any(source, end, messages);
         free(source);

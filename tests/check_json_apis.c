@@ -69,7 +69,7 @@ struct event {
     json_t *data;
 };
 
-// The next event of a stream, as a client reads it.
+// Reads the next event of a stream, as a client does.
 static bool event_next(const char **at_p, struct event *event)
 {
     static const char begin[] = "event: ", middle[] = "\ndata: ";
@@ -129,7 +129,7 @@ START_TEST(a_response_is_asked_for_as_a_chat)
                "\"max_completion_tokens\":5,\"keep_rate\":0.3,\"seed\":1,\"user\":\"u\"}");
     check_chat(responses_to_chat, "{\"input\":\"a\",\"include\":[\"message.output_text.logprobs\"],\"top_logprobs\":2}",
                "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"logprobs\":true,\"top_logprobs\":2}");
-    // What asks for nothing special is accepted.
+    // Values that ask for nothing special are accepted.
     check_chat(responses_to_chat,
                "{\"input\":\"Hi\",\"store\":true,\"background\":false,\"tools\":[],\"tool_choice\":\"auto\","
                "\"previous_response_id\":null,\"truncation\":\"disabled\",\"text\":{\"format\":{\"type\":\"text\"}},"
@@ -241,7 +241,7 @@ START_TEST(a_response_that_needs_more_is_refused)
 }
 END_TEST
 
-// Waiting requests keep what their response repeats.
+// Waiting requests keep the fields that their response repeats.
 START_TEST(a_response_repeats_a_bounded_part_of_its_request)
 {
     static const struct {
@@ -383,7 +383,7 @@ START_TEST(a_streamed_response_has_openais_events_in_order)
 }
 END_TEST
 
-// Repeating them four times would take hundreds of MiB, of which a client may leave 16 MiB unread.
+// Repeating the log-probabilities four times would take hundreds of MiB. A client may leave only 16 MiB unread.
 START_TEST(the_last_events_of_a_stream_leave_out_many_log_probabilities)
 {
     enum { PIECES = 2000, LIST_BYTES = 1000 };
@@ -395,7 +395,7 @@ START_TEST(the_last_events_of_a_stream_leave_out_many_log_probabilities)
     for (int i = 0; i < PIECES; i++) {
         out.n = 0;
         responses_add_text(&out, &a, "a", 1, &list);
-        ck_assert_uint_gt(out.n, LIST_BYTES); // each piece has its own
+        ck_assert_uint_gt(out.n, LIST_BYTES); // each piece has its own list
     }
     ck_assert_uint_lt(a.items[0].logprobs.n, 1 << 20);
     out.n = 0;
@@ -435,7 +435,7 @@ static void parts_stream(struct responses_answer *a, struct bytes *out)
     bytes_add(out, "", 1);
 }
 
-START_TEST(reasoning_and_calls_are_items_of_their_own)
+START_TEST(reasoning_and_calls_are_separate_items)
 {
     static const char *const names[] = {"response.created",
                                         "response.in_progress",
@@ -550,7 +550,7 @@ START_TEST(tools_of_a_message_are_those_of_a_chat)
 }
 END_TEST
 
-// The messages of a chat that a conversation of turns becomes.
+// Checks the messages of a chat that a conversation of turns becomes.
 static void check_turns(const char *turns, const char *messages)
 {
     char *body = mem_format("{\"max_tokens\":5,\"messages\":[%s]}", turns);
@@ -572,7 +572,7 @@ START_TEST(consecutive_turns_of_one_role_are_one_turn)
     check_turns(USER "\"a\"}," USER "\"b\"}", USER "[" PART("a") "," PART("b") "]}");
     check_turns(USER "\"a\"}," USER "[" PART("b") "," PART("c") "]}," USER "\"d\"}",
                 USER "[" PART("a") "," PART("b") "," PART("c") "," PART("d") "]}");
-    // A turn that the model does not see again stands between no others.
+    // A turn that the model does not see again does not separate others.
     check_turns(USER "\"a\"}," ASSISTANT "[{\"type\":\"thinking\",\"thinking\":\"t\",\"signature\":\"\"}]}," USER
                      "\"b\"}",
                 USER "[" PART("a") "," PART("b") "]}");
@@ -580,7 +580,7 @@ START_TEST(consecutive_turns_of_one_role_are_one_turn)
                     "2") "]}," USER "[" RESULT("1") "]}," USER "[" RESULT("2") "," PART("d") "]}," USER "\"e\"}",
                 USER "\"a\"}," ASSISTANT "[" PART("b") "," PART("c") "],\"tool_calls\":[" CALLED("1") "," CALLED(
                     "2") "]}," TOOL("1") "," TOOL("2") "," USER "[" PART("d") "," PART("e") "]}");
-    // Results come before what the user says, as within one turn.
+    // Results precede the user's text, as within one turn.
     check_turns(USER "\"a\"}," ASSISTANT "[" CALL("1") "," CALL("2") "]}," USER
                                                                      "[" RESULT("1") "," PART("b") "]}," USER
                                                                                                    "[" RESULT("2") "]}",
@@ -761,7 +761,7 @@ SUITE("json apis")
     TEST(a_response_is_an_object_with_a_message);
     TEST(a_streamed_response_has_openais_events_in_order);
     TEST(the_last_events_of_a_stream_leave_out_many_log_probabilities);
-    TEST(reasoning_and_calls_are_items_of_their_own);
+    TEST(reasoning_and_calls_are_separate_items);
 
     TCASE("messages");
     TEST(a_message_is_asked_for_as_a_chat);

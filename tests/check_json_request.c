@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/front: the JSON bodies of clients. For every field with every wrong type or a number out of range the error
-// names the field and what is allowed; bodies that are not JSON are refused.
+// router/front: the JSON bodies of clients. If a field has a wrong type or a number out of range, the error names the
+// field and the allowed values. Bodies that are not JSON are refused.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,8 +21,8 @@ static json_t *parse(const char *text)
 
 static void ck_sentence(const char *text, enum status status, enum status wanted, const char *sentence)
 {
-    ck_assert_msg(status == wanted && strstr(status_message(), sentence) == status_message(), "%.80s: %s: %.400s", text,
-                  status_name(status), status_message());
+    ck_assert_msg(status == wanted, "%.80s: %s: %.400s", text, status_name(status), status_message());
+    ck_assert_msg(strstr(status_message(), sentence) == status_message(), "%.80s: %.400s", text, status_message());
 }
 
 // --- bodies
@@ -72,7 +72,7 @@ START_TEST(the_sentence_of_a_malformed_body_quotes_none_of_it)
 }
 END_TEST
 
-// `text` n times between `head` and "}".
+// Returns `text` n times between `head` and "}".
 static char *repeat(const char *head, const char *text, size_t n)
 {
     size_t start = strlen(head), each = strlen(text);
@@ -356,7 +356,7 @@ START_TEST(written_text_is_valid_json)
     ck_written("a\"b\\c\n\r\t\b\f\v\0\x1f/", 14, "\"a\\\"b\\\\c\\n\\r\\t\\b\\f\\u000b\\u0000\\u001f/\"");
     ck_written("\xc3\xa4\xf0\x9f\x99\x82", 6, "\"\xc3\xa4\xf0\x9f\x99\x82\"");
     ck_written("a\xff\xc3", 3, "\"a\xef\xbf\xbd\xef\xbf\xbd\"");
-    for (int c = 0; c < 256; c++) { // every byte gives something that a parser takes
+    for (int c = 0; c < 256; c++) { // every byte gives valid JSON
         char byte = (char)c;
         struct bytes out = {0};
         json_add_text(&out, &byte, 1);

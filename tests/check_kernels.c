@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every operation of the CPU backend, and of the CUDA backend, against the reference backend: odd shapes, each level of
-// the machine, every dtype. Bounds: sums over K of values below 1 may differ by K roundings of f32; a result stored as
-// bf16 may round to the neighbouring value (2^-7 of it). With int8 both sides quantise the same numbers to the same
-// bytes, so gemms are as close as in f32.
+// the machine, every dtype. Bounds: sums over K of values below 1 may differ by K roundings of f32. A result stored as
+// bf16 may round to the neighbouring value, which differs by up to 2^-7 of the value. With int8 both sides quantise the
+// same numbers to the same bytes, so gemms are as close as in f32.
 #include <math.h>
 #include <stdio.h>
 
@@ -18,8 +18,8 @@ static enum dtype kv_dtype;
 static const char *backend_name;
 static struct backend *both[2]; // reference, tested backend
 
-// How far sums of k products of values below 1 may differ. Hopper's tensor cores keep 14 bits of FP8 sums
-// (kernels/emulator/fp8_accumulator.h); the emulated ones do not cut off where the reference does not.
+// Returns how far sums of k products of values below 1 may differ. Hopper's tensor cores keep 14 bits of FP8 sums
+// (kernels/emulator/fp8_accumulator.h). The emulated ones keep as many bits as the reference.
 static float sum_rounding(int k)
 {
 #if defined FOREPACK_TEST_CUDA && !defined FOREPACK_CUDA_EMULATED
@@ -180,12 +180,12 @@ START_TEST(linear_matches_reference)
     check_linear(48, 64, 66, true);
     check_linear(9, 66, 2 * 2048 + 133, true); // three blocks of K in int8, the last group is short
     check_linear(71, 33, 2 * 512 + 70, false); // pairs of row tiles over two blocks of tiles and a part of one
-    check_linear(70, 1090, 150, true);         // several panels in an item: AMX finishes one beside the next one
+    check_linear(70, 1090, 150, true);         // several panels in an item: AMX finishes one while it computes the next
     check_linear(19, 520, 2 * 1024 + 40, false);
 }
 END_TEST
 
-// Rows of 64 columns, and of fewer, which are not whole lines.
+// Checks rows of 64 columns, and of fewer columns, which are not whole cache lines.
 static void check_streamed(const struct cpu_isa *isa, enum linear_mode mode, bool bf16, int columns)
 {
     enum { ROWS = 17, STRIDE = 96 };
@@ -208,7 +208,7 @@ static void check_streamed(const struct cpu_isa *isa, enum linear_mode mode, boo
     ck_assert_mem_eq(out[0], out[1], sizeof out[0]);
 }
 
-// bf16 rows from row 3 on, in tiles and row by row.
+// Checks bf16 rows from row 3 on, in tiles and row by row.
 static void check_tiled(const struct cpu_isa *isa, enum linear_mode mode, int column, int columns)
 {
     enum { ROWS = 17, FIRST = 3, STRIDE = 128, PADDED = 2 * TILE_SIDE };
@@ -288,7 +288,7 @@ START_TEST(swiglu_matches_reference)
 }
 END_TEST
 
-// Random bytes of a number of this dtype: below 1 (FP8: below 448), never NaN.
+// Writes a random number of this dtype: below 1 (FP8: below 448), never NaN.
 static void random_element(enum dtype type, unsigned char *to)
 {
     float value = random_float(1);
@@ -310,7 +310,7 @@ START_TEST(weights_pack_from_unaligned_views)
     struct tensor *x[2];
     random_activation(x, 3, K);
     unsigned char *raw = mem_alloc(PARTS * ROWS * (4 * K + 3) + 8), scales[2 * ROWS + 1];
-    for (int r = 0; r < ROWS; r++) { // 2^-10 to 2^-9 in bf16, at an odd address
+    for (int r = 0; r < ROWS; r++) { // scales of 2^-10 to 2^-9 in bf16, at an odd address
         uint16_t scale = (uint16_t)(0x3a80 | (random_bits() & 0x7f));
         memcpy(scales + 1 + 2 * r, &scale, 2);
     }
@@ -444,7 +444,7 @@ END_TEST
 enum { SEQUENCES = 3, CONTEXT = 150 };
 
 // Three sequences grow in random steps over shuffled blocks with random qkv; RoPE, the KV cache, attention and
-// importance are compared after every step. `window` 1 is no smoothing.
+// importance are compared after every step. `window` 1 means no smoothing.
 static void check_attention(int d, int group, int n_kv_heads, int window, bool with_gains)
 {
     if (!strcmp(backend_name, "cuda") && d % 8) return; // refused: its copies are 16 bytes wide
@@ -564,7 +564,7 @@ START_TEST(attention_over_int8_kv_matches_reference)
     if (dtype != DTYPE_BF16 || !strcmp(backend_name, "cuda")) return;
     kv_dtype = DTYPE_INT8;
     check_attention_shapes();
-    check_attention(144, 2, 1, 13, false); // more dims than are quantised at a time
+    check_attention(144, 2, 1, 13, false); // more dims than one step quantises
 }
 END_TEST
 
@@ -577,8 +577,8 @@ START_TEST(attention_over_fp8_kv_matches_reference)
 }
 END_TEST
 
-// An entry that is not finite reaches the rows that see it, and no row after it was overwritten; a key that is not
-// finite makes the importance infinite, which no maximum drops.
+// An entry that is not finite affects the rows that see it, and no row after it was overwritten. A key that is not
+// finite makes the importance infinite, which every maximum keeps.
 static void check_non_finite_entries(enum dtype cache_dtype)
 {
     enum { D = 8, ROWS = 20 };
@@ -619,14 +619,15 @@ static void check_non_finite_entries(enum dtype cache_dtype)
             OK(b->ops->attention(b, 0, out, qkv));
             int n;
             float *y = read_activation(b, out, ROWS, D, &n);
+            const int n_numbers = bad < 2 ? 9 : ROWS; // the rows before the first NaN
             for (int r = 0; r < ROWS; r++)
-                ck_assert_msg(isnan(y[r * n + 1]) == (bad < 2 && r >= 9), "row %d of case %d: %g", r, bad,
-                              y[r * n + 1]);
+                ck_assert_msg(isnan(y[r * n + 1]) == (r >= n_numbers), "row %d of case %d: %g", r, bad, y[r * n + 1]);
             free(y);
             OK(b->ops->importance_read(b, importance));
-            for (int k = 0; k < ROWS; k++)
-                ck_assert_msg(isfinite(importance[k]) == (bad > 0) && importance[k] > 0, "key %d of case %d: %g", k,
-                              bad, importance[k]);
+            for (int k = 0; k < ROWS; k++) {
+                ck_assert_msg(isfinite(importance[k]) == (bad > 0), "key %d of case %d: %g", k, bad, importance[k]);
+                ck_assert_msg(importance[k] > 0, "key %d of case %d: %g", k, bad, importance[k]);
+            }
         }
     }
     free(values);

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// identity/: changes of the key file are logged without secrets, and a file that is replaced as a whole does not flood
-// the log.
+// identity/: changes of the key file are logged without secrets, and replacing the whole file does not flood the log.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +14,7 @@
 
 static char path[] = "/tmp/forepack-keys-XXXXXX", log_path[] = "/tmp/forepack-keys-log-XXXXXX";
 
-// `n` keys of a tenant; their secrets differ from those of another `secret`.
+// Writes `n` keys of a tenant. Each number `secret` gives different keys.
 static void write_keys(int n, const char *tenant, int secret)
 {
     FILE *file = fopen(path, "w");
@@ -25,7 +24,7 @@ static void write_keys(int n, const char *tenant, int secret)
     chmod(path, 0600);
 }
 
-// The log of reading the file again; free() it.
+// Reads the file again. Returns the log; the caller frees it.
 static char *reload(struct identity *identity)
 {
     int saved = dup(STDERR_FILENO), fd = mkstemp(log_path);

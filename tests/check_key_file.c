@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// identity/key_file: what a line may say, what is refused and with which sentence, and edits of the file.
+// identity/key_file: what a line may contain, what is refused and with which sentence, and edits of the file.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -186,7 +186,7 @@ START_TEST(keys_are_added_and_revoked_and_other_lines_stay)
     ck_assert_int_eq(add("b", 1), STATUS_INVALID);
     ck_assert_int_eq(mark_revoked("c"), STATUS_NOT_FOUND);
     ck_assert_int_eq(mark_revoked("aa"), STATUS_OK);
-    ck_assert_int_eq(mark_revoked("aa"), STATUS_OK); // is revoked already
+    ck_assert_int_eq(mark_revoked("aa"), STATUS_OK); // already revoked
     char *text = file_text();
     ck_assert_str_eq(text, "# ours\n aa " HASH " t revoked\n"
                            "a sha256:0100000000000000000000000000000000000000000000000000000000000000 acme priority=2 "
@@ -248,7 +248,7 @@ START_TEST(unsafe_files_are_refused_or_reported)
     ck_assert_int_eq(key_file_read(path, &file, &exposed), STATUS_INVALID);
     ck_assert_msg(strstr(status_message(), "chmod go-w"), "%s", status_message());
     chmod(path, 0600);
-    // A link, as mounted secrets are, is read but never replaced.
+    // A link, such as a mounted secret, is read but never replaced.
     char target[80];
     snprintf(target, sizeof target, "%s.real", path);
     ck_assert_int_eq(rename(path, target), 0);

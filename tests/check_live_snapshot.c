@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/front/live_snapshot: the numbers are those of the core, texts of the cluster are escaped, what a snapshot can
-// hold is bounded, and rates and quantiles are those of the last seconds.
+// router/front/live_snapshot: the numbers are the core's, texts of the cluster are escaped, the size of a snapshot is
+// bounded, and rates and quantiles cover the last seconds.
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
@@ -28,7 +28,7 @@ static json_t *parse(const struct bytes *text)
     return root;
 }
 
-// The snapshot now, parsed.
+// Returns the present snapshot, parsed.
 static json_t *written(void)
 {
     struct live_snapshot snapshot = snapshot_of(&f);
@@ -42,7 +42,7 @@ static json_t *written(void)
     return root;
 }
 
-// The number at a path such as "queue.waiting" or "nodes.0.running".
+// Returns the number at a path such as "queue.waiting" or "nodes.0.running".
 static double number(const json_t *root, const char *path)
 {
     char copy[128], *rest = copy, *part;
@@ -124,7 +124,7 @@ START_TEST(a_bin_lists_its_prompts_in_order)
     fixture_advance(&f, 0);
     json_t *root = written();
     ck_assert_double_eq(number(root, "score_bins.recent.0.prompts.0.0"), 400);
-    ck_assert_double_eq(number(root, "score_bins.recent.0.prompts.0.1"), 0); // not known yet
+    ck_assert_double_eq(number(root, "score_bins.recent.0.prompts.0.1"), 0); // unknown so far
     ck_assert_double_eq(number(root, "score_bins.recent.0.prompts.0.2"), 400);
     json_decref(root);
     fake_node_score(&f, speculator, pruned, 300, 399);
@@ -196,7 +196,7 @@ END_TEST
 
 static struct live_history history;
 
-// A second passes, in which `n` requests get their first token after `ms`, and four tokens each.
+// Lets a second pass, in which `n` requests get their first token after `ms`, and four tokens each.
 static void second_pass(struct fake_node *worker, int n, int ms)
 {
     struct client *clients[16];

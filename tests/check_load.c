@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of several reads only the header, the pages of its slices and the samples of the fingerprint of a checkpoint
-// that is not in memory: the kernel does not read ahead into the slices of other ranks. Verified with mincore() after
-// dropping the file's pages.
+// If a checkpoint is not in memory, one rank of several reads only the header, the pages of its slices and the samples
+// of the fingerprint. The kernel does not read ahead into the slices of other ranks. The test drops the file's pages
+// and then calls mincore().
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +13,7 @@
 #include "engine/model/model.h"
 #include "engine/model/safetensors.h"
 #include "lib/base/mem.h"
+#include "tests/comm_threads.h"
 #include "tests/suite.h"
 #include "tests/tiny_model.h"
 
@@ -61,7 +62,7 @@ static void file_close(void)
     free(file.resident);
 }
 
-// True if no page of the file is in memory. File systems in memory cannot drop pages.
+// Drops the pages of the file. Returns true if none is in memory. File systems in memory cannot drop pages.
 static bool drop(void)
 {
     ck_assert_int_eq(fsync(file.fd), 0);
@@ -83,7 +84,7 @@ static bool ends_with(const char *name, const char *end)
     return n >= m && strcmp(name + n - m, end) == 0;
 }
 
-// The pages of the header, of RANK's slices and of the fingerprint's samples.
+// Returns the pages of the header, of RANK's slices and of the fingerprint's samples.
 static unsigned char *slices(const char *dir)
 {
     unsigned char *pages = mem_alloc(file.pages);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// lib/base/log.h: an event that clients can cause has a bounded number of lines, and those left out are counted.
+// lib/base/log.h: an event that clients can cause writes a bounded number of lines, and the dropped lines are counted.
 #include <stdlib.h>
 
 #include "lib/base/log.h"
@@ -25,7 +25,7 @@ START_TEST(a_second_has_a_bounded_number_of_lines)
     unsigned long long left_out = 0;
     for (int64_t second = 0; second < 3; second++)
         ck_assert_int_eq(lines(&limit, second * SECOND_US + 5, &left_out), LOG_LIMIT_LINES);
-    ck_assert_uint_eq(left_out, 2 * (EVENTS - LOG_LIMIT_LINES)); // those of the last second are told by the next line
+    ck_assert_uint_eq(left_out, 2 * (EVENTS - LOG_LIMIT_LINES)); // the next line would report those of the last second
     ck_assert(log_limit_take(&limit, 9 * SECOND_US, &left_out));
     ck_assert_uint_eq(left_out, EVENTS - LOG_LIMIT_LINES);
     ck_assert(log_limit_take(&limit, 9 * SECOND_US, &left_out));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// base/log_writer: a reader of standard error that stops reading blocks no thread, lines that do not fit are dropped
-// and counted, and the end of a process loses none that fit. Each test is a child process with a pipe as its standard
-// error.
+// base/log_writer: a reader of standard error that stops reading blocks no thread. Lines that do not fit are dropped
+// and counted. When a process ends, it loses no line that fits. Each test is a child process with a pipe as its
+// standard error.
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
@@ -87,7 +87,8 @@ struct reading {
     uint64_t lines, dropped;
 };
 
-// Lines of a thread are whole and in order. After a gap, log_lines_dropped follows with the number of lines missing.
+// Checks that the lines of a thread are whole and in order, and that log_lines_dropped with the number of missing lines
+// follows a gap.
 static void reading_line(struct reading *r, const char *line)
 {
     int thread, number;
@@ -99,7 +100,8 @@ static void reading_line(struct reading *r, const char *line)
         r->dropped += dropped;
         return;
     }
-    ck_assert_msg(event && sscanf(event, " numbered thread=%d number=%d", &thread, &number) == 2, "'%s'", line);
+    ck_assert_msg(event != NULL, "'%s'", line);
+    ck_assert_msg(sscanf(event, " numbered thread=%d number=%d", &thread, &number) == 2, "'%s'", line);
     ck_assert_uint_gt(strlen(event), 6 * (TEXT_BYTES - 1));
     ck_assert_int_ge(number, r->next[thread]);
     r->next[thread] = number + 1;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The logit bias: its bounds, its way into the router's request, and what the sampler makes of it.
+// The logit bias: its bounds, how it reaches the router's request, and how the sampler uses it.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -70,7 +70,7 @@ static void close_front(void)
     tokenizer_free(front.tokenizer);
 }
 
-// The router's reading of a packed request.
+// Reads a packed request as the router does.
 static enum status read_request(const struct rpc_bytes *bytes, struct request **r_p)
 {
     Forepack__V1__GenerateRequest *m = forepack__v1__generate_request__unpack(NULL, bytes->size, bytes->data);
@@ -183,7 +183,7 @@ START_TEST(the_bias_is_added_before_the_penalties)
     ck_assert_int_eq(sample(logits, &p, &penalised), 1);
     logit_bias_free(&p.logit_bias);
     ck_assert_int_eq(sample(logits, &p, &logprob), 1);
-    ck_assert(penalised == logprob); // log-probabilities are of the model's own logits
+    ck_assert(penalised == logprob); // log-probabilities are computed from the unchanged logits
 }
 END_TEST
 

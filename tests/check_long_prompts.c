@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/sched/bin_planner: prompts longer than a pass beside prompts that fit one, counted in passes.
+// router/sched/bin_planner: prompts longer than a pass together with prompts that fit one. Times are counted in passes.
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
 #include "tests/pass_group.h"
@@ -27,7 +27,7 @@ static void start_group(void)
     group = (struct pass_group){.f = &f, .node = attach(NODE_WORKER, "w"), .token_budget = BUDGET};
 }
 
-// The passes until the request has its first token.
+// Returns the number of passes until the request has its first token.
 static int passes_until_token(const struct client *client)
 {
     int from = group.passes;
@@ -55,16 +55,14 @@ START_TEST(short_prompts_have_their_first_token_two_passes_after_two_long_ones)
 }
 END_TEST
 
-// Any number of waiting overdue long prompts leaves room in a plan for short ones. A prefix cache might make each long
-// prompt short enough, so a plan examines them one by one.
+// However many overdue long prompts wait, a plan has room for short ones. With a prefix cache each long prompt might be
+// short enough, so a plan examines them one by one.
 START_TEST(a_crowd_of_overdue_long_prompts_does_not_delay_short_ones)
 {
     prefix_cache = _i;
-    fixture_stop(&f);
-    fixture_init(&f);
     f.options.max_queue_requests = 10000;
     f.options.max_queue_tokens = INT64_MAX / 2;
-    fixture_start(&f);
+    restart();
     start_group();
     for (int i = 0; i < 5000; i++)
         fixture_put_with_head(&f, prefix_cache ? LONG / 3 : 0, 1, LONG, NULL);
@@ -109,7 +107,7 @@ START_TEST(short_prompts_reach_a_speculator_that_reads_long_ones)
     ck_assert(fake_node_has(s, all[0]));
     ck_assert_ptr_null(all[1]->r->account.node);
     ck_assert(fake_node_has(s, all[2]));
-    ck_assert_ptr_null(all[3]->r->account.node); // the third is a bin of its own
+    ck_assert_ptr_null(all[3]->r->account.node); // the third is alone in a bin
     fake_node_score(&f, s, all[2], 0, 9);
     ck_assert(fake_node_has(s, all[3]));
     ck_assert_ptr_null(all[1]->r->account.node);
@@ -118,7 +116,7 @@ START_TEST(short_prompts_reach_a_speculator_that_reads_long_ones)
 }
 END_TEST
 
-// A full bin fits one pass: beside the rows of the sequences that decode, and beside the half of a long prompt.
+// A full bin fits one pass together with the rows of the sequences that decode, and with half a pass of a long prompt.
 START_TEST(a_bin_leaves_the_rows_of_decodes_and_half_a_pass_for_a_long_prompt)
 {
     start_group();

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/loop: posts of several threads, in order; the core's deadlines; stopping. Run it under -fsanitize=thread too.
+// router/loop: posts of several threads, in order; the core's deadlines; stopping. Run this test under
+// -fsanitize=thread too.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -114,7 +115,7 @@ static void submit(struct core *c, void *arg, int64_t now_us)
 static void count(struct core *c, void *arg, int64_t now_us)
 {
     int thread = (int)((intptr_t)arg / POSTS), number = (int)((intptr_t)arg % POSTS);
-    ck_assert_int_eq(number, seen[thread]); // each thread's posts in its order
+    ck_assert_int_eq(number, seen[thread]); // the posts of each thread are in order
     seen[thread]++;
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core: requests whose worker groups are lost: one that ends its groups ends few, and queued and new requests
-// wait alike for a group to come back.
+// router/core: requests whose worker groups are lost. A request that makes its groups fail ends at most three. Queued
+// and new requests both wait for a group to come back.
 #include <string.h>
 
 #include "router/core/core_state.h"
@@ -16,14 +16,14 @@ static struct fake_node *attach(int number)
     return fixture_attach(&f, &hello);
 }
 
-// Ends the requests of the group, until it has the one that ends it.
+// Ends the requests of the group until it has the request `poison`.
 static void serve(struct fake_node *node, const struct client *poison)
 {
     while (node->n_requests && !fake_node_has(node, poison))
         fake_node_step(&f, node, fixture_find(&f, node->requests[0]), 0, 1, FINISH_REASON_STOP);
 }
 
-// A group that runs the request dies at once. No other request fails, however often it was on a group that died.
+// A group that runs the request dies immediately. No other request fails, however often its group died.
 START_TEST(a_request_that_ends_its_groups_ends_three_at_most)
 {
     struct fake_node *groups[GROUPS];
@@ -51,13 +51,15 @@ START_TEST(a_request_that_ends_its_groups_ends_three_at_most)
     }
     ck_assert_int_le(lost, 3);
     ck_assert_msg(strstr(poison->message, "alone"), "%d: %s", poison->ends, poison->message);
-    ck_assert_int_eq(poison->status, STATUS_INTERNAL); // clients send what is UNAVAILABLE again
-    for (int i = 0; i < OTHERS; i++)
-        ck_assert_msg(others[i]->ends == 1 && others[i]->status == STATUS_OK, "%d: %s", i, others[i]->message);
+    ck_assert_int_eq(poison->status, STATUS_INTERNAL); // clients would repeat the request after UNAVAILABLE
+    for (int i = 0; i < OTHERS; i++) {
+        ck_assert_msg(others[i]->ends == 1, "%d: %d ends", i, others[i]->ends);
+        ck_assert_msg(others[i]->status == STATUS_OK, "%d: %s", i, others[i]->message);
+    }
 }
 END_TEST
 
-// A group that is to run a suspected request alone first finishes its other requests and gets no new ones.
+// Before a group runs a suspected request alone, it finishes its other requests and gets no new ones.
 START_TEST(a_suspected_request_gets_a_busy_group_to_itself)
 {
     struct fake_node *first = attach(0);
@@ -81,7 +83,7 @@ START_TEST(a_suspected_request_gets_a_busy_group_to_itself)
 }
 END_TEST
 
-START_TEST(queued_and_new_requests_wait_alike_for_a_group_to_come_back)
+START_TEST(queued_and_new_requests_wait_for_a_group_to_come_back)
 {
     ck_assert_int_eq(fixture_send(&f, 10, 4)->status, STATUS_UNAVAILABLE); // no group has ever been here
     struct fake_node *group = attach(0);
@@ -92,7 +94,7 @@ START_TEST(queued_and_new_requests_wait_alike_for_a_group_to_come_back)
     ck_assert(!queued->ends);
     ck_assert(!late->ends);
     ck_assert(longer->ends);
-    ck_assert_int_eq(longer->status, STATUS_UNAVAILABLE); // it would not have fitted the group either
+    ck_assert_int_eq(longer->status, STATUS_UNAVAILABLE); // it would not fit the group that was lost
     fixture_advance(&f, SECOND - 1);
     ck_assert(!queued->ends);
     ck_assert(!late->ends);
@@ -132,6 +134,6 @@ SUITE("lost_groups")
     FIXTURE(setup, teardown);
     TEST(a_request_that_ends_its_groups_ends_three_at_most);
     TEST(a_suspected_request_gets_a_busy_group_to_itself);
-    TEST(queued_and_new_requests_wait_alike_for_a_group_to_come_back);
+    TEST(queued_and_new_requests_wait_for_a_group_to_come_back);
     TEST(a_new_request_waits_for_the_larger_group_that_was_lost);
 }

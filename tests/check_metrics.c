@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/metrics: the buckets of histograms, the text formats, and that every count equals one made independently, from
-// what clients and nodes of a pseudo-random run saw.
+// router/metrics: the buckets of histograms and the text formats. Every count equals an independent count of what
+// clients and nodes of a pseudo-random run saw.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ static bool starts_with(const char *line, const char *start)
     return strncmp(line, start, strlen(start)) == 0;
 }
 
-// The sum of all samples whose line starts with `start`; -1: there is none.
+// Returns the sum of all samples whose line starts with `start`, or -1 if there is none.
 static double sample(const char *start)
 {
     double sum = 0;
@@ -85,7 +85,8 @@ static const char *next_line(const char *line)
     return end + 1;
 }
 
-// The samples of one family up to the next comment: its name, and for histograms growing buckets that end in the count.
+// Checks the samples of one family up to the next comment: the name, and for histograms growing buckets, the last of
+// which equals the count.
 static const char *check_samples(const struct metric *metric, const char *line)
 {
     double bucket = 0;
@@ -162,7 +163,7 @@ static bool ends_with(const char *name, const char *end)
     return n > m && strcmp(name + n - m, end) == 0;
 }
 
-// What `promtool check metrics` asks for.
+// Checks the same as `promtool check metrics`.
 START_TEST(names_follow_the_conventions)
 {
     for (const struct metric *metric = metrics_table; metric->name; metric++) {
@@ -228,7 +229,7 @@ static struct fake_node *nodes[NODES];
 static struct node_hello hellos[NODES];
 static int64_t token_us[CLIENTS_MAX]; // by number
 static bool refused[CLIENTS_MAX];
-static int bins_of[NODES]; // of nodes that were lost since
+static int bins_of[NODES]; // includes nodes that were lost since
 
 static int number_of(const struct client *client)
 {
@@ -262,7 +263,7 @@ static void do_submit(void)
     fixture_advance(&f, 0);
 }
 
-// Notes what the node is about to send, as the client will see it.
+// Records what the client will see of the tokens that the node is about to send.
 static void expect_tokens(const struct client *client, int n)
 {
     int used =
@@ -336,7 +337,7 @@ static void do_event(void)
     }
 }
 
-// What the clients saw.
+// Counts what the clients saw.
 static void count_clients(void)
 {
     for (const struct client *client = f.clients; client; client = client->next) {
@@ -413,12 +414,10 @@ START_TEST(counts_equal_those_of_an_independent_observer)
     memset(bins_of, 0, sizeof bins_of);
     memset(refused, 0, sizeof refused);
     random_state = (uint64_t)_i;
-    fixture_stop(&f);
-    fixture_init(&f);
     f.options.max_queue_requests = 60;
-    f.options.score_timeout_us = 100 * SECOND; // no request leaves a node unseen
+    f.options.score_timeout_us = 100 * SECOND; // no score times out, so the test sees every request leave its node
     f.options.clock_us = fake_clock;
-    fixture_start(&f);
+    restart();
     for (int i = 0; i < NODES; i++) {
         char id[32];
         snprintf(id, sizeof id, "node-%d", i);
@@ -478,7 +477,7 @@ START_TEST(counters_of_a_node_go_on_when_it_comes_back)
     write_text(METRICS_TEXT);
     ck_sample("forepack:node_generation_tokens_total{pool=\"worker\",node=\"w\"}", 4);
     ck_sample("forepack:nodes{role=\"worker\",state=\"ready\"}", 0);
-    ck_sample("forepack:kv_cache_usage_perc", -1); // of attached nodes alone
+    ck_sample("forepack:kv_cache_usage_perc", -1); // only attached nodes have it
     node = fixture_attach(&f, &hello);
     fake_node_step(&f, node, fixture_send(&f, 100, 4), 0, 4, FINISH_REASON_LENGTH);
     write_text(METRICS_TEXT);
@@ -528,8 +527,7 @@ END_TEST
 
 START_TEST(heartbeats_bring_kv_use_and_preemptions)
 {
-    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    struct fake_node *node = fixture_attach(&f, &hello);
+    struct fake_node *node = attach_worker("w");
     const struct node_heartbeat heartbeat = {.kv_blocks_free = 256, .preemptions = 7};
     core_heartbeat(f.c, node->node, &heartbeat, f.now_us);
     write_text(METRICS_TEXT);
@@ -596,7 +594,7 @@ START_TEST(heartbeats_bring_the_gpus_of_the_ranks)
     ck_sample("forepack:gpu_healthy" GPU("2"), 0);
     ck_sample("forepack:gpu_drains_total", 0);
     core_draining(f.c, node->node, "rank 2: the GPU is lost", f.now_us);
-    core_draining(f.c, node->node, "rank 2: the GPU is lost", f.now_us); // counts once
+    core_draining(f.c, node->node, "rank 2: the GPU is lost", f.now_us); // counts only once
     fixture_detach(&f, node);
     write_text(METRICS_TEXT);
     ck_sample("forepack:gpu_drains_total", 1);
@@ -610,8 +608,7 @@ END_TEST
 
 START_TEST(the_work_of_a_pool_is_predicted_once_costs_are_known)
 {
-    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    struct fake_node *node = fixture_attach(&f, &hello);
+    struct fake_node *node = attach_worker("w");
     fixture_send(&f, 500, 4);
     write_text(METRICS_TEXT);
     ck_sample("forepack:pool_work_seconds", -1);

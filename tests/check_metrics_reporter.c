@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/front/metrics_reporter: every request for metrics is answered once, from counts of the core's thread, also
-// those that wait when the reporter closes; and requests that come together share a copy.
+// router/front/metrics_reporter: every request for metrics is answered once, from counts of the core's thread. This
+// includes requests that wait when the reporter closes. Requests that arrive together share a copy.
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -17,7 +17,7 @@ static struct front front;
 static struct refusals refusals;
 static const struct http_server_status http = {.connections = 3, .responses[4] = 5};
 static atomic_int answered, wrong;
-static char texts[2][64]; // what the last text of each format begins with
+static char texts[2][64]; // the beginning of the last text of each format
 
 static void answer(void *arg, enum metrics_format format, const char *text, size_t size)
 {

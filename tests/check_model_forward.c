@@ -170,7 +170,7 @@ static void check_packed(struct comparison *c)
     }
 }
 
-// The same pass with logits of last rows only.
+// Runs the same pass with logits of last rows only.
 static void check_last_rows(struct comparison *c)
 {
     forward_start(&f, 8);
@@ -202,7 +202,7 @@ static void check_alone_and_chunked(struct comparison *c)
     }
 }
 
-// Greedy decode after prompt 0, which check_packed left in slot 0, equals the slow implementation.
+// Checks greedy decode after prompt 0, which check_packed left in slot 0, against the slow implementation.
 static void check_greedy(struct comparison *c, const int32_t *expected, int n)
 {
     const struct prompt *prompt = &c->prompts[0];
@@ -217,8 +217,8 @@ static void check_greedy(struct comparison *c, const int32_t *expected, int n)
     }
 }
 
-// Importance of two prompts in one pass, against the definition: softmax over the keys, centred average over the
-// smoothing window with zeros outside, maximum over layers and heads.
+// Checks the importance of two prompts in one pass against the definition: softmax over the keys, centred average over
+// the smoothing window with zeros outside, maximum over layers and heads.
 static void check_importance(struct comparison *c, const double *const *scores)
 {
     enum { WINDOW = 5 };
@@ -310,8 +310,8 @@ START_TEST(forward_equals_the_slow_implementation)
 END_TEST
 
 // Rows are rounded to 4 bits of mantissa before every gemm with an FP8 matrix: an error of up to 2^-4 of each value.
-// The rms error of logits up to 12 is 0.2 with the MLP in FP8, 0.5 with all matrices, 0.7 with an FP8 KV cache as well
-// (random weights amplify it). Scales applied to the wrong rows would give about 4, the size of the logits.
+// Random weights amplify it: the rms error of logits up to 12 is 0.2 with the MLP in FP8, 0.5 with all matrices, and
+// 0.7 if the KV cache is FP8 too. Scales applied to the wrong rows would give about 4, the size of the logits.
 START_TEST(fp8_checkpoints_are_computed_in_fp8_by_backends_that_support_it)
 {
     enum { N = 40 };

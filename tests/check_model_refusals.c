@@ -75,7 +75,7 @@ START_TEST(wrong_options_are_refused)
 }
 END_TEST
 
-// Expects a refusal of the weights of `stored` with the config.json of `described`.
+// Expects that the weights of `stored` with the config.json of `described` are refused.
 static void refuse_mix(const struct tiny_model *stored, const struct tiny_model *described, const char *text)
 {
     char *dir = tiny_model_temp(stored), *other = tiny_model_temp(described);

@@ -59,7 +59,8 @@ START_TEST(shards_and_either_name_of_a_tied_table_change_nothing)
 }
 END_TEST
 
-// Routers are started with fingerprints, and packed weights are named by them: they stay what they were.
+// Options of routers contain fingerprints, and files of packed weights are named by them. So a new version must compute
+// the same ones.
 START_TEST(a_fingerprint_tells_checkpoints_apart_and_stays)
 {
     struct tiny_model spec = tiny_model_spec("llama"), sharded = spec, other = spec, shorter = spec;
@@ -118,7 +119,7 @@ START_TEST(dtypes_and_sizes_follow_the_options)
 }
 END_TEST
 
-// Heap bytes of a model on all ranks; *counted_p: the bytes that it reports for its logit rows.
+// Returns the heap bytes of a model on all ranks. *counted_p receives the bytes that it reports for its logit rows.
 static double allocated(const char *dir, const char *backend, int size, int logit_rows, double *counted_p)
 {
     struct ranks ranks;

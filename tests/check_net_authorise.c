@@ -130,7 +130,7 @@ START_TEST(a_token_that_is_no_header_is_refused)
 }
 END_TEST
 
-// --- memory, of a client in another process: it would count otherwise
+// --- memory; the client is another process, because its memory would count
 
 static size_t peak_bytes(void)
 {
@@ -144,7 +144,7 @@ static size_t peak_bytes(void)
     return kib << 10;
 }
 
-// The program calls itself with the port: sends a large message without a token and expects to be refused.
+// The program runs itself with the port. Then it sends a large message without a token and expects to be refused.
 static int send_large(const char *port)
 {
     char target[64];
@@ -162,7 +162,7 @@ static int send_large(const char *port)
 
 START_TEST(a_large_message_of_a_refused_caller_takes_no_memory)
 {
-    struct rpc_bytes none; // once, so that what the library allocates on first use does not count
+    struct rpc_bytes none; // first a call whose allocations do not count
     ck_assert_int_eq(call("/test.S/Name", &none), STATUS_UNAUTHENTICATED);
     size_t before = peak_bytes();
     char *command = mem_format("/proc/%d/exe %d", (int)getpid(), rpc_server_port(server));

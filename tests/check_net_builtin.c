@@ -87,7 +87,7 @@ START_TEST(watchers_get_each_change)
     expect_bytes(known, "\x08\x02", 2);
     struct rpc_stream *unknown = open_stream("/grpc.health.v1.Health/Watch", 0);
     rpc_stream_send(unknown, (const uint8_t *)"\x0A\x05later", 7);
-    expect_bytes(unknown, "\x08\x03", 2); // SERVICE_UNKNOWN, and the call stays
+    expect_bytes(unknown, "\x08\x03", 2); // SERVICE_UNKNOWN, and the call stays open
     rpc_server_set_serving(server, "test.A", true);
     expect_bytes(known, "\x08\x01", 2);
     rpc_server_set_serving(server, "test.A", true); // no change, no message

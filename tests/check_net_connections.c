@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// net/: connections of one address are bounded, and so are the calls of a connection; connections without calls do not
+// net/: the connections of one address and the calls of a connection are bounded, and connections without calls do not
 // keep their places.
 #include <arpa/inet.h>
 #include <poll.h>
@@ -38,7 +38,7 @@ static void server_close(void)
     rpc_shutdown();
 }
 
-// A connection from 127.0.0.`host` that has sent the greeting of HTTP/2.
+// Connects from 127.0.0.`host` and sends the greeting of HTTP/2.
 static int connect_from(int host)
 {
     struct sockaddr_in from = {.sin_family = AF_INET}, to = from;
@@ -48,11 +48,11 @@ static int connect_from(int host)
     int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     ck_assert_int_eq(bind(fd, (struct sockaddr *)&from, sizeof from), 0);
     ck_assert_int_eq(connect(fd, (struct sockaddr *)&to, sizeof to), 0);
-    send(fd, greeting, sizeof greeting - 1, MSG_NOSIGNAL); // fails where the server has closed it
+    send(fd, greeting, sizeof greeting - 1, MSG_NOSIGNAL); // fails if the server has closed the connection
     return fd;
 }
 
-// Whether the server answers on the connection, or closes it.
+// Returns true if the server answers on the connection, false if it closes it.
 static bool is_served(int fd)
 {
     char byte;
@@ -84,7 +84,7 @@ START_TEST(an_address_has_a_bounded_number_of_connections)
     ck_assert(is_served(other));
     close(refused);
     close(other);
-    close(fds[0]); // its place is free once C-core has noticed and the listener has counted
+    close(fds[0]); // its place is free when C-core has noticed and the listener has counted
     bool served = false;
     for (int i = 0; i < TIMEOUT_MS / 20 && !served; i++) {
         int again = connect_from(1);
@@ -129,7 +129,7 @@ static unsigned number_of(const unsigned char *bytes, int n)
     return number;
 }
 
-// What the server's first frame, SETTINGS, says of streams; 0: nothing.
+// Returns the stream limit in the server's first frame, SETTINGS, or 0 if it has none.
 static unsigned max_streams(int fd)
 {
     enum { MAX_CONCURRENT_STREAMS = 3, SETTING_BYTES = 6 };

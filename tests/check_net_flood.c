@@ -14,7 +14,7 @@
 #include "lib/net/core.h"
 #include "tests/suite.h"
 
-// FEW: C-core closes connections slowly under sanitizers.
+// FEW is used under sanitizers, where C-core closes connections slowly.
 enum { LIMIT = 1024, FEW = 256, SOCKETS = 2000, TIMEOUT_MS = 60000 };
 
 static const char greeting[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"; // with empty SETTINGS
@@ -22,7 +22,7 @@ static const char greeting[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0
 // A separate process, since it needs more descriptors than the server may have.
 struct flood {
     pid_t pid;
-    int to, from; // pipes: its port; that all sockets are open
+    int to, from; // pipes: `to` sends the port, `from` reports that all sockets are open
 };
 
 static int connect_to(int port)
@@ -42,7 +42,7 @@ static void flood_run(int in, int out, bool greet)
     signal(SIGPIPE, SIG_IGN);
     for (int i = 0; i < SOCKETS; i++) {
         int fd = connect_to(port);
-        if (greet) send(fd, greeting, sizeof greeting - 1, MSG_NOSIGNAL); // fails where the server has closed it
+        if (greet) send(fd, greeting, sizeof greeting - 1, MSG_NOSIGNAL); // fails if the server has closed it
     }
     if (write(out, "x", 1) != 1) _exit(1);
     (void)!read(in, &port, 1); // until the test closes its end
@@ -123,14 +123,14 @@ static void serves(int limit, bool greet, bool leave)
     if (leave) flood_end(&flood);
     enum status status;
     while ((status = ask(port)) == STATUS_UNAVAILABLE && leave)
-        continue; // the server has not noticed yet that they are gone
+        continue; // the server has not noticed yet that the connections are gone
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
     if (!leave) flood_end(&flood);
     rpc_server_close(server, 0);
     rpc_shutdown();
 }
 
-START_TEST(a_request_is_answered_beside_silent_sockets)
+START_TEST(a_request_is_answered_despite_silent_sockets)
 {
     serves(LIMIT, false, false);
 }
@@ -145,6 +145,6 @@ END_TEST
 SUITE("net flood")
 {
     TIMEOUT(30);
-    TEST(a_request_is_answered_beside_silent_sockets);
+    TEST(a_request_is_answered_despite_silent_sockets);
     TEST(requests_are_answered_again_after_sockets_that_greeted);
 }

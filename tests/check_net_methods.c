@@ -95,14 +95,14 @@ START_TEST(a_message_given_to_a_stream_is_sent_without_a_copy)
     ck_assert(!given.size);
     expect_text(stream, "given");
     rpc_stream_half_close(stream);
-    rpc_stream_give(stream, &late); // dropped, and freed all the same
+    rpc_stream_give(stream, &late); // dropped, but freed
     ck_assert_ptr_null(late.data);
     ck_assert(!late.size);
     expect_end(stream, STATUS_OK);
 }
 END_TEST
 
-// Unpacking them takes many times their size.
+// Unpacking a message takes many times its size.
 START_TEST(health_and_reflection_take_short_messages_only)
 {
     static const char *const paths[] = {"/grpc.health.v1.Health/Check", "/grpc.health.v1.Health/Watch",

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// net/: TLS of servers and channels: whose certificates are accepted, and files that change while calls run. The
-// certificates are made by deploy/certificates.sh.
+// net/: TLS of servers and channels: whose certificates are accepted, and files that change while calls run.
+// deploy/certificates.sh makes the certificates.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <stdio.h>
@@ -14,14 +14,14 @@
 #include "lib/net/core.h"
 #include "tests/suite.h"
 
-// In a folder of their own: the authority `ca` signed server, client, elsewhere (another host), old (expired) and
-// second (like server); `foreign/ca` signed foreign/server and foreign/client.
+// The folder of the certificates. The authority `ca` signed server, client, elsewhere (another host), old (expired) and
+// second (like server). `foreign/ca` signed foreign/server and foreign/client.
 static char folder[] = "/tmp/forepack-tls-XXXXXX";
 
-static char paths[8][200]; // of file()
+static char paths[8][200]; // results of file()
 static int n_paths;
 
-// Valid for the next seven calls.
+// Returns the path of a file in the folder. The text is valid during the next seven calls.
 static const char *file(const char *name)
 {
     char *path = paths[n_paths++ % 8];
@@ -29,7 +29,7 @@ static const char *file(const char *name)
     return path;
 }
 
-// In the folder of the certificates.
+// Runs a command in the folder of the certificates.
 static void run(const char *command)
 {
     char *all = mem_format("cd %s && %s", folder, command);
@@ -97,7 +97,7 @@ static void target_format(char *target, size_t size)
     snprintf(target, size, "127.0.0.1:%d", rpc_server_port(server));
 }
 
-// Replaces the channel. `name` NULL: without a certificate; `ca` NULL: plain text.
+// Replaces the channel. It has no certificate if `name` is NULL, and uses plain text if `ca` is NULL.
 static enum status channel_open(const char *name, const char *ca)
 {
     char target[64], cert[200], key[200];
@@ -214,7 +214,8 @@ static void stream_answer(struct rpc_stream *stream, char *text, size_t size)
 {
     struct rpc_bytes bytes;
     rpc_stream_send(stream, (const uint8_t *)"x", 1);
-    ck_assert_msg(rpc_stream_read(stream, &bytes) == STATUS_OK && bytes.data, "%s", status_message());
+    ck_assert_msg(rpc_stream_read(stream, &bytes) == STATUS_OK, "%s", status_message());
+    ck_assert_ptr_nonnull(bytes.data);
     snprintf(text, size, "%s", (const char *)bytes.data);
     rpc_bytes_free(&bytes);
 }
@@ -240,7 +241,7 @@ START_TEST(changed_files_serve_new_connections_while_streams_run)
     struct rpc_stream *stream = stream_open("/test.S/Name");
     stream_answer(stream, text, sizeof text);
 
-    // Useless files: the old certificate stays, which the log says once.
+    // With unusable files the old certificate stays, and the log says so once.
     int old_stderr = dup(STDERR_FILENO);
     ck_assert_ptr_nonnull(freopen(log, "w", stderr));
     run("echo garbage > used.pem");
@@ -292,7 +293,7 @@ START_TEST(an_old_connection_keeps_its_streams_and_takes_no_new_calls)
 }
 END_TEST
 
-// Connections that are opened and then say nothing, or only begin a handshake.
+// These connections send nothing, or only begin a handshake.
 START_TEST(half_open_connections_do_not_delay_others)
 {
     enum { CONNECTIONS = 300 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// base/new_file: a new file replaces the old one whole or not at all, follows no link, what killed processes left goes,
-// and cache files that another user may have written are not opened.
+// base/new_file: a new file replaces the old one whole or not at all and follows no link. Files that killed processes
+// left are removed. Cache files that another user may have written are not opened.
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -78,7 +78,7 @@ START_TEST(a_link_is_replaced_and_not_followed)
 }
 END_TEST
 
-// As if the process had been killed: the file stays, its lock does not.
+// Leaves the file as if the process had been killed: the file stays, its lock does not.
 static void abandon(struct new_file *file)
 {
     close(file->fd);
@@ -126,7 +126,7 @@ static void *remove_leftovers(void *stop)
     return NULL;
 }
 
-// A file is not yet locked when it is created.
+// A file is created before it is locked.
 START_TEST(a_file_that_is_being_opened_stays)
 {
     atomic_bool stop = false;
@@ -149,10 +149,12 @@ static void expect_wrong(const char *wanted)
 {
     const char *wrong;
     ck_assert_int_eq(cache_file_open(path, false, &wrong), -1);
-    if (wanted)
-        ck_assert_msg(wrong && strstr(wrong, wanted), "%s", wrong);
-    else
+    if (wanted) {
+        ck_assert_ptr_nonnull(wrong);
+        ck_assert_msg(strstr(wrong, wanted) != NULL, "%s", wrong);
+    } else {
         ck_assert_ptr_null(wrong);
+    }
 }
 
 START_TEST(cache_files_of_others_are_not_opened)
@@ -176,10 +178,10 @@ START_TEST(cache_files_of_others_are_not_opened)
     expect_wrong("symbolic links");
     unlink(path);
     put(path, "cache", 0644);
-    if (geteuid() == 0) { // else no file can be given away
+    if (geteuid() == 0) { // otherwise files cannot change their owner
         ck_assert_int_eq(chown(path, 12345, 12345), 0);
         expect_wrong("it belongs to another user");
-        ck_assert_int_eq(cache_file_open(path, true, &wrong), -1); // nor to the owner of its folder
+        ck_assert_int_eq(cache_file_open(path, true, &wrong), -1); // also refused to the owner of the folder
     }
 }
 END_TEST
@@ -187,7 +189,7 @@ END_TEST
 START_TEST(the_owner_of_a_folder_is_trusted_on_request_only)
 {
     const char *wrong;
-    if (geteuid() != 0) return; // no folder can be given away
+    if (geteuid() != 0) return; // a folder cannot change its owner
     put(path, "cache", 0644);
     ck_assert_int_eq(chown(folder, 12345, 12345), 0);
     expect_wrong("its folder belongs to another user");
@@ -206,7 +208,7 @@ START_TEST(a_folder_that_every_user_may_change_is_refused)
     chmod(folder, 0777);
     expect_wrong("every user may replace files");
     ck_assert_int_eq(new_file_open(&file, path), STATUS_INVALID);
-    chmod(folder, 01777); // as /tmp
+    chmod(folder, 01777); // like /tmp
     ck_assert_int_eq(new_file_open(&file, path), STATUS_OK);
     new_file_discard(&file);
 }

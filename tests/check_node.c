@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/node: a node's link to a router made of lib/net/rpc.h alone: Hello, work and results, a router that restarts,
-// refuses, sends malformed messages or stops while work runs, drain by signal, a node that dies.
+// engine/node: a node's link to a router, which the test builds from lib/net/rpc.h alone. It covers Hello, work and
+// results, a router that restarts, refuses, sends malformed messages or stops while work runs, drain by signal, and a
+// node that dies.
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -25,19 +26,26 @@ enum { BOUND_MS = 300000 };
 
 // --- the node
 
+static struct test_router router;
+
+// Starts a node with this Hello, whose router has a port.
+static struct node *start_node(int port, Forepack__Cluster__V1__Hello hello, struct node_callbacks callbacks)
+{
+    char address[32];
+    snprintf(address, sizeof address, "127.0.0.1:%d", port);
+    struct node *node;
+    enum status status = node_start(&(struct node_router){.address = address}, &hello, &callbacks, &node);
+    ck_assert_msg(status == STATUS_OK, "%s", status_message());
+    return node;
+}
+
 static struct node *open_node(int port, const char *id)
 {
     Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
     hello.node_id = (char *)id;
     hello.role = FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR;
     hello.vocab_size = 512;
-    char address[32];
-    snprintf(address, sizeof address, "127.0.0.1:%d", port);
-    struct node *node;
-    enum status status =
-        node_start(&(struct node_router){.address = address}, &hello, &(struct node_callbacks){0}, &node);
-    ck_assert_msg(status == STATUS_OK, "%s", status_message());
-    return node;
+    return start_node(port, hello, (struct node_callbacks){0});
 }
 
 // A node with a GPU, which gets into trouble.
@@ -60,17 +68,12 @@ static struct gpu_list read_gpus(void *arg)
 static struct node *open_node_with_gpu(int port, struct node_gpu_state *state)
 {
     Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
-    const struct node_callbacks callbacks = {.gpus = read_gpus, .arg = state};
     hello.node_id = "gpu";
     hello.role = FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER;
-    char address[32];
-    snprintf(address, sizeof address, "127.0.0.1:%d", port);
-    struct node *node;
-    ck_assert_int_eq(node_start(&(struct node_router){.address = address}, &hello, &callbacks, &node), STATUS_OK);
-    return node;
+    return start_node(port, hello, (struct node_callbacks){.gpus = read_gpus, .arg = state});
 }
 
-// The next event, which must be of this kind.
+// Returns the next event, which must be of this kind.
 static struct node_event expect_event(struct node *node, enum node_event_kind kind)
 {
     struct node_event event;
@@ -104,17 +107,17 @@ static void setup(void)
 {
     node_block_signals();
     rpc_init();
+    test_router_open(&router, 0);
 }
 
 static void teardown(void)
 {
+    test_router_close(&router);
     rpc_shutdown();
 }
 
 START_TEST(hello_work_results_and_heartbeats)
 {
-    struct test_router router;
-    test_router_open(&router, 0);
     struct node *node = open_node(router.port, "");
     struct node_event event;
     node_next(node, 0, &event); // does not wait
@@ -146,15 +149,12 @@ START_TEST(hello_work_results_and_heartbeats)
     node_stop(node);
     test_router_await(&router, &router.half_closes, 1);
     ck_assert_int_eq(test_router_count(&router, &router.results), 101);
-    test_router_close(&router);
 }
 END_TEST
 
 START_TEST(a_gpu_in_trouble_drains_the_node_once)
 {
-    struct test_router router;
     struct node_gpu_state state = {.celsius = 40};
-    test_router_open(&router, 0);
     struct node *node = open_node_with_gpu(router.port, &state);
     expect_event(node, NODE_ATTACHED);
     state.celsius = 55;
@@ -167,22 +167,19 @@ START_TEST(a_gpu_in_trouble_drains_the_node_once)
     test_router_await(&router, &router.drainings, 1);
     ck_assert_str_eq(router.drain_reason, "rank 0: the GPU is lost");
     ck_assert_str_eq(node_trouble(node), "rank 0: the GPU is lost");
-    test_router_await_more(&router, &router.heartbeats, 2); // it goes on working
+    test_router_await_more(&router, &router.heartbeats, 2); // the node continues to work
     ck_assert_int_eq(test_router_count(&router, &router.drainings), 1);
     struct node_event event;
     node_next(node, 0, &event);
     ck_assert_int_eq(event.kind, NODE_NOTHING);
     node_stop(node);
-    test_router_close(&router);
 }
 END_TEST
 
-// Its process is to end with 0, although the GPU gets into trouble later.
+// Its process must end with 0, although the GPU gets into trouble later.
 START_TEST(a_node_that_was_told_to_drain_has_no_trouble)
 {
-    struct test_router router;
     struct node_gpu_state state = {.celsius = 40};
-    test_router_open(&router, 0);
     struct node *node = open_node_with_gpu(router.port, &state);
     expect_event(node, NODE_ATTACHED);
     kill(getpid(), SIGTERM);
@@ -192,14 +189,11 @@ START_TEST(a_node_that_was_told_to_drain_has_no_trouble)
     ck_assert_ptr_null(node_trouble(node));
     ck_assert_str_eq(router.drain_reason, "");
     node_stop(node);
-    test_router_close(&router);
 }
 END_TEST
 
 START_TEST(a_node_attaches_to_a_restarted_router)
 {
-    struct test_router router, again;
-    test_router_open(&router, 0);
     struct node *node = open_node(router.port, "a");
     expect_event(node, NODE_ATTACHED);
     test_router_send_bin(&router, 1, NULL, 0);
@@ -210,37 +204,34 @@ START_TEST(a_node_attaches_to_a_restarted_router)
                          0); // still in the mailbox when the router stops: the working thread never gets it
     test_router_await_more(&router, &router.heartbeats, 2);
     test_router_close(&router);
-    test_router_open(&again, router.port);
-    test_router_await(&again, &again.heartbeats,
+    test_router_open(&router, router.port);
+    test_router_await(&router, &router.heartbeats,
                       2); // so the node is attached, but its working thread has not received NODE_ATTACHED
     node_set_load(node, &(struct node_load){.kv_blocks_free = 7});
-    test_router_await_more(&again, &again.heartbeats, 2);
-    ck_assert_int_eq(test_router_count(&again, &again.load_last_bin), 0); // not a bin of this router
+    test_router_await_more(&router, &router.heartbeats, 2);
+    ck_assert_int_eq(test_router_count(&router, &router.load_last_bin), 0); // not a bin of this router
     send_result(node, 1); // belongs to the old stream: must not reach the new router
     expect_event(node, NODE_DETACHED);
-    send_result(node, 1); // belongs to the old stream, too
+    send_result(node, 1); // also belongs to the old stream
     expect_event(node, NODE_ATTACHED);
     send_result(node, 2);
-    test_router_await(&again, &again.results, 1);
-    ck_assert_ptr_nonnull(test_router_result(&again, 2));
-    ck_assert_str_eq(again.hello->hello->node_id, "a");
-    test_router_send_bin(&again, 3, NULL, 0);
+    test_router_await(&router, &router.results, 1);
+    ck_assert_ptr_nonnull(test_router_result(&router, 2));
+    ck_assert_str_eq(router.hello->hello->node_id, "a");
+    test_router_send_bin(&router, 3, NULL, 0);
     expect_work(node, 3);
     node_stop(node);
-    ck_assert_int_eq(test_router_count(&again, &again.results), 1);
-    test_router_close(&again);
+    ck_assert_int_eq(test_router_count(&router, &router.results), 1);
 }
 END_TEST
 
-START_TEST(a_wake_ends_one_wait_behind_all_events)
+START_TEST(a_wake_ends_one_wait_after_all_events)
 {
-    struct test_router router;
-    test_router_open(&router, 0);
     struct node *node = open_node(router.port, "sleeper");
     expect_event(node, NODE_ATTACHED);
     struct node_event event;
     node_wake(node);
-    node_next(node, -1, &event); // or it waits for ever
+    node_next(node, -1, &event); // otherwise it waits for ever
     ck_assert_int_eq(event.kind, NODE_NOTHING);
     node_wake(node);
     kill(getpid(), SIGTERM);
@@ -250,60 +241,52 @@ START_TEST(a_wake_ends_one_wait_behind_all_events)
     node_next(node, -1, &event);
     ck_assert_int_eq(event.kind, NODE_NOTHING);
     node_stop(node);
-    test_router_close(&router);
 }
 END_TEST
 
 START_TEST(a_node_may_start_before_its_router)
 {
-    struct test_router router;
-    test_router_open(&router, 0); // to get a free port
-    test_router_close(&router);
-    struct node *node = open_node(router.port, "early");
+    test_router_close(&router); // its port is free now
+    struct node *node = open_node(router.port, "late");
+    node_stop(node); // does not hang
+    node = open_node(router.port, "early");
     struct node_event event;
     node_next(node, 300, &event);
     ck_assert_int_eq(event.kind, NODE_NOTHING);
     test_router_open(&router, router.port);
     expect_event(node, NODE_ATTACHED);
     node_stop(node);
-    test_router_close(&router);
-    node = open_node(router.port, "late"); // no router: stopping does not hang
-    node_stop(node);
 }
 END_TEST
 
-// Without an id of its own a node keeps the one it has drawn, and two nodes of one host and process differ.
+// A node without --node-id keeps the id that it has drawn. Two nodes of one host and process have different ids.
 START_TEST(default_ids_are_unique_and_stay_the_same)
 {
-    struct test_router first, second;
-    test_router_open(&first, 0);
+    struct test_router second;
     test_router_open(&second, 0);
-    struct node *a = open_node(first.port, ""), *b = open_node(second.port, "");
+    struct node *a = open_node(router.port, ""), *b = open_node(second.port, "");
     expect_event(a, NODE_ATTACHED);
     expect_event(b, NODE_ATTACHED);
-    test_router_await(&first, &first.hellos, 1);
+    test_router_await(&router, &router.hellos, 1);
     test_router_await(&second, &second.hellos, 1);
-    char *id = mem_string(first.hello->hello->node_id);
-    uint64_t instance = first.hello->hello->instance;
+    char *id = mem_string(router.hello->hello->node_id);
+    uint64_t instance = router.hello->hello->instance;
     ck_assert_str_ne(id, second.hello->hello->node_id);
-    test_router_send_bytes(&first, "\xff", 1); // a malformed message: it attaches again
+    test_router_send_bytes(&router, "\xff", 1); // a malformed message: it attaches again
     expect_event(a, NODE_DETACHED);
     expect_event(a, NODE_ATTACHED);
-    test_router_await(&first, &first.hellos, 2);
-    ck_assert_str_eq(first.hello->hello->node_id, id);
-    ck_assert_uint_eq(first.hello->hello->instance, instance);
+    test_router_await(&router, &router.hellos, 2);
+    ck_assert_str_eq(router.hello->hello->node_id, id);
+    ck_assert_uint_eq(router.hello->hello->instance, instance);
     free(id);
     node_stop(a);
     node_stop(b);
-    test_router_close(&first);
     test_router_close(&second);
 }
 END_TEST
 
 START_TEST(a_refused_node_attaches_once_it_is_welcome)
 {
-    struct test_router router;
-    test_router_open(&router, 0);
     router.refuse = "tokenizer differs";
     struct node *node = open_node(router.port, "b");
     test_router_await(&router, &router.hellos, 3);
@@ -312,7 +295,6 @@ START_TEST(a_refused_node_attaches_once_it_is_welcome)
     pthread_mutex_unlock(&router.mutex);
     expect_event(node, NODE_ATTACHED);
     node_stop(node);
-    test_router_close(&router);
 }
 END_TEST
 
@@ -328,19 +310,14 @@ static uint64_t fixed_progress(void *arg)
     return 7;
 }
 
-// No attempt to attach before the working thread has run the check.
+// A node does not try to attach before the working thread has run the check.
 START_TEST(a_node_checks_itself_before_every_attempt_to_attach)
 {
-    struct test_router router;
-    test_router_open(&router, 0);
     Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
-    char address[32];
-    snprintf(address, sizeof address, "127.0.0.1:%d", router.port);
-    struct node *node;
     const struct node_callbacks callbacks = {.check = count_check, .progress = fixed_progress};
-    ck_assert_int_eq(node_start(&(struct node_router){.address = address}, &hello, &callbacks, &node), STATUS_OK);
+    struct node *node = start_node(router.port, hello, callbacks);
     for (int stream = 1; stream <= 3; stream++) {
-        usleep(stream == 1 ? 50000 : 0); // time to attach too early
+        usleep(stream == 1 ? 50000 : 0); // enough time to attach too early
         ck_assert_int_eq(checks, stream - 1);
         ck_assert_int_eq(test_router_count(&router, &router.hellos), stream - 1);
         expect_event(node, NODE_ATTACHED);
@@ -350,15 +327,12 @@ START_TEST(a_node_checks_itself_before_every_attempt_to_attach)
         test_router_send_bytes(&router, "\xff", 1);
         expect_event(node, NODE_DETACHED);
     }
-    node_stop(node); // although the check is due
-    test_router_close(&router);
+    node_stop(node); // although the check has not run
 }
 END_TEST
 
 START_TEST(a_malformed_message_ends_the_stream_and_the_node_attaches_again)
 {
-    struct test_router router;
-    test_router_open(&router, 0);
     router.nonsense = true;
     struct node *node = open_node(router.port, "c");
     expect_event(node, NODE_ATTACHED); // the second time
@@ -368,11 +342,10 @@ START_TEST(a_malformed_message_ends_the_stream_and_the_node_attaches_again)
     expect_event(node, NODE_ATTACHED);
     ck_assert_int_eq(test_router_count(&router, &router.hellos), 3);
     node_stop(node);
-    test_router_close(&router);
 }
 END_TEST
 
-// --- signals: the node runs in a child process, which reports by its exit code
+// --- signals: the node runs in a child process, whose exit code is its report
 
 static void wait_child(pid_t child, int expected_code)
 {
@@ -382,7 +355,7 @@ static void wait_child(pid_t child, int expected_code)
     ck_assert_int_eq(WEXITSTATUS(status), expected_code);
 }
 
-// A node that works on one bin until the test lets it finish. gRPC starts here, after the fork.
+// The process of a node that works on one bin until the test lets it finish. gRPC starts here, after the fork.
 static void node_process(int port, int may_finish)
 {
     node_block_signals();
@@ -398,8 +371,8 @@ static void node_process(int port, int may_finish)
     _exit(0);
 }
 
-// The router runs in the test's process, which must not have started gRPC when it forks, so the port is sent by a pipe.
-static pid_t fork_node(struct test_router *router, int finish[2])
+// The router runs in the test's process. That process must fork before it starts gRPC, so a pipe sends the port.
+static pid_t fork_node(int finish[2])
 {
     int ports[2];
     ck_assert_int_eq(pipe(ports), 0);
@@ -412,26 +385,25 @@ static pid_t fork_node(struct test_router *router, int finish[2])
         node_process(port, finish[0]);
     }
     rpc_init();
-    test_router_open(router, 0);
-    ck_assert_int_eq(write(ports[1], &router->port, sizeof router->port), sizeof router->port);
-    test_router_await(router, &router->hellos, 1);
-    test_router_send_bin(router, 1, NULL, 0);
-    test_router_await(router, &router->results, 1);
+    test_router_open(&router, 0);
+    ck_assert_int_eq(write(ports[1], &router.port, sizeof router.port), sizeof router.port);
+    test_router_await(&router, &router.hellos, 1);
+    test_router_send_bin(&router, 1, NULL, 0);
+    test_router_await(&router, &router.results, 1);
     return child;
 }
 
-static void router_leave(struct test_router *router)
+static void router_leave(void)
 {
-    test_router_close(router);
+    test_router_close(&router);
     rpc_shutdown();
 }
 
 START_TEST(a_signal_drains)
 {
     static const int signals[] = {SIGTERM, SIGINT, SIGUSR1};
-    struct test_router router;
     int finish[2];
-    pid_t child = fork_node(&router, finish);
+    pid_t child = fork_node(finish);
     kill(child, signals[_i]);
     test_router_await(&router, &router.drainings, 1);
     ck_assert_int_eq(test_router_count(&router, &router.results), 1);
@@ -439,26 +411,25 @@ START_TEST(a_signal_drains)
     ck_assert_int_eq(write(finish[1], "f", 1), 1);
     wait_child(child, 0);
     test_router_await(&router, &router.results, 2); // its work is done
-    router_leave(&router);
+    router_leave();
 }
 END_TEST
 
 START_TEST(a_second_signal_quits)
 {
-    struct test_router router;
     int finish[2];
-    pid_t child = fork_node(&router, finish);
+    pid_t child = fork_node(finish);
     kill(child, SIGTERM);
     test_router_await(&router, &router.drainings, 1);
     kill(child, SIGTERM);
     wait_child(child, 1);
     test_router_await(&router, &router.closes, 1);
     ck_assert_int_eq(test_router_count(&router, &router.results), 1);
-    router_leave(&router);
+    router_leave();
 }
 END_TEST
 
-// As kill(), and waits until the process has handled the signal.
+// Sends a signal to this process and waits until it is handled.
 static void signal_self(int signal)
 {
     sigset_t pending;
@@ -492,13 +463,12 @@ END_TEST
 
 START_TEST(a_killed_node_is_seen)
 {
-    struct test_router router;
     int finish[2];
-    pid_t child = fork_node(&router, finish);
+    pid_t child = fork_node(finish);
     kill(child, SIGKILL);
     ck_assert_int_eq(waitpid(child, NULL, 0), child);
     test_router_await(&router, &router.closes, 1);
-    router_leave(&router);
+    router_leave();
 }
 END_TEST
 
@@ -521,7 +491,7 @@ SUITE("node")
     TEST(a_gpu_in_trouble_drains_the_node_once);
     TEST(a_node_that_was_told_to_drain_has_no_trouble);
     TEST(a_node_attaches_to_a_restarted_router);
-    TEST(a_wake_ends_one_wait_behind_all_events);
+    TEST(a_wake_ends_one_wait_after_all_events);
     TEST(a_node_may_start_before_its_router);
     TEST(default_ids_are_unique_and_stay_the_same);
     TEST(a_refused_node_attaches_once_it_is_welcome);

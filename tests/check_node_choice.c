@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/sched/node_index: the node that gets the next bin is found without looking at all nodes. Counts the nodes that
-// are asked and the steps of the searches.
+// router/sched/node_index: the node that gets the next bin is found without examining all nodes. The tests count the
+// nodes that are asked and the steps of the searches.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -56,8 +56,8 @@ static void give_each_node(int n_tokens)
     fixture_advance(&f, 0);
 }
 
-// Each node has a sequence that decodes and an outstanding bin; one request waits that is too small for another bin.
-START_TEST(a_small_request_beside_busy_nodes_costs_no_visits)
+// Each node has a sequence that decodes and an outstanding bin. One request waits, which is too small for another bin.
+START_TEST(a_small_request_costs_no_visits_of_busy_nodes)
 {
     give_each_node(300);
     struct client *decoding[NODES];
@@ -83,7 +83,7 @@ START_TEST(a_small_request_beside_busy_nodes_costs_no_visits)
 }
 END_TEST
 
-// No node has a free sequence slot or place for a bin for what waits, overdue or not.
+// No node has a free sequence slot, or room for another bin, for the waiting requests, overdue or not.
 START_TEST(full_nodes_are_not_asked)
 {
     for (int i = 0; i < 3; i++)
@@ -123,7 +123,7 @@ START_TEST(nodes_without_kv_blocks_are_not_asked)
 }
 END_TEST
 
-// Thousands of requests of any length for a thousand nodes: one plan and a short search per bin.
+// Thousands of requests of any length are sent to a thousand nodes, with one plan and a short search per bin.
 START_TEST(a_bin_costs_one_plan_and_a_short_search)
 {
     uint32_t random = 7;
@@ -153,7 +153,7 @@ SUITE("node_choice")
 {
     TIMEOUT(60);
     FIXTURE(setup_nodes, teardown_nodes);
-    TEST(a_small_request_beside_busy_nodes_costs_no_visits);
+    TEST(a_small_request_costs_no_visits_of_busy_nodes);
     LOOP(full_nodes_are_not_asked, 0, 2);
     TEST(nodes_without_kv_blocks_are_not_asked);
     TEST(a_bin_costs_one_plan_and_a_short_search);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/node: the router's Drain, in a process of its own because signals end it.
+// engine/node: the router's Drain. The node is a separate process because signals end it.
 #include <signal.h>
 #include <stdio.h>
 #include <sys/wait.h>
@@ -86,7 +86,7 @@ START_TEST(the_router_drains_a_node_once)
     send_drain();
     test_router_await(&c.router, &c.router.drainings, 1);
     send_drain();
-    test_router_await_more(&c.router, &c.router.heartbeats, 2); // it goes on working
+    test_router_await_more(&c.router, &c.router.heartbeats, 2); // the node continues to work
     expect_end(0);
     ck_assert_int_eq(test_router_count(&c.router, &c.router.hellos), 1);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core/health: nodes that hang, are slow or report what cannot be true; and the time limits of scores.
+// router/core/health: nodes that hang, are slow or report impossible values, and the time limits of scores.
 #include <stdio.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ static struct fake_node *attach(enum node_role role, const char *id)
 
 static const struct fake_node all_nodes;
 
-// All nodes send heartbeats; that of `moving` shows progress, or those of `&all_nodes`.
+// All nodes send heartbeats for some seconds. Those of `moving` show progress; with `&all_nodes` those of all nodes do.
 static void run(int seconds, const struct fake_node *moving)
 {
     for (int second = 0; second < seconds; second++) {
@@ -71,7 +71,7 @@ static void pass(struct fake_node *node, int rows, double us)
                 f.now_us);
 }
 
-// Passes of all sizes, `factor` times slower than those of other nodes.
+// Reports passes of all sizes, `factor` times slower than those of other nodes.
 static void teach(struct fake_node *node, double factor)
 {
     for (int i = 0; i < 100; i++)
@@ -119,7 +119,7 @@ START_TEST(an_ejected_speculator_is_probed_and_then_admitted_in_steps)
     run(7, w);
     ck_state(s, "ejected");
     client = send_on(10);
-    ck_assert_int_eq(client->r->skip, SKIP_NO_NODE); // none takes work
+    ck_assert_int_eq(client->r->skip, SKIP_NO_NODE); // no speculator accepts work
     run(9, w);
     ck_state(s, "probing");
     for (int admitted = 1; admitted <= 64; admitted *= 2) {
@@ -252,7 +252,7 @@ START_TEST(the_requests_of_a_hung_group_are_replayed_elsewhere)
     ck_assert_int_eq(begun->n_tokens, 8);
     ck_assert_int_eq(begun->tokens[7], 7);
     ck_assert_int_eq(begun->usage.replays, 1);
-    // It attaches again: not before its time, then one request at a time.
+    // It attaches again. It gets no work before the ejection ends, then one request at a time.
     struct fake_node *again = attach(NODE_WORKER, "w");
     ck_state(again, "ejected");
     struct client *next = fixture_send(&f, 100, 8);
@@ -269,7 +269,7 @@ START_TEST(the_requests_of_a_hung_group_are_replayed_elsewhere)
 }
 END_TEST
 
-// A heartbeat after `us` that counts the bins up to `last_bin`.
+// Sends a heartbeat after `us` that counts the requests of the bins up to `last_bin`.
 static void count_after(int64_t us, const struct fake_node *node, uint64_t last_bin, int requests)
 {
     fixture_advance(&f, us);
@@ -278,7 +278,7 @@ static void count_after(int64_t us, const struct fake_node *node, uint64_t last_
     fixture_advance(&f, 0);
 }
 
-// At the shortest interval at which the core counts.
+// Sends a heartbeat after the shortest interval at which the core counts.
 static void count(const struct fake_node *node, uint64_t last_bin, int requests)
 {
     count_after(SECOND / 4, node, last_bin, requests);
@@ -309,13 +309,13 @@ START_TEST(a_group_that_counts_fewer_requests_than_it_was_sent_has_lost_some)
 }
 END_TEST
 
-// The core walks the requests of a node to count those that it lost: not for each of a flood of heartbeats.
+// The core walks the requests of a node to count the lost ones. A flood of heartbeats must not cause a walk for each.
 START_TEST(heartbeats_in_quick_succession_are_not_counted)
 {
     struct fake_node *w = attach(NODE_WORKER, "w");
     struct client *client = fixture_send(&f, 100, 8);
     ck_assert(fake_node_has(w, client));
-    count_after(0, w, f.c->last_bin, 1); // the first one is
+    count_after(0, w, f.c->last_bin, 1); // the first one is counted
     count_after(SECOND / 4 - 1, w, f.c->last_bin, 0);
     ck_assert(!w->lost);
     ck_assert_int_eq(w->node->heard_us, f.now_us);
@@ -343,7 +343,7 @@ START_TEST(a_speculator_that_loses_prompts_is_ejected_and_they_go_on)
 }
 END_TEST
 
-START_TEST(the_only_group_is_probed_at_once_when_it_attaches_again)
+START_TEST(the_only_group_is_probed_immediately_when_it_attaches_again)
 {
     struct fake_node *w = attach(NODE_WORKER, "w");
     struct client *client = fixture_send(&f, 100, 8);
@@ -420,7 +420,7 @@ START_TEST(the_last_node_and_half_of_a_pool_stay)
     for (int k = 0; k < 5; k++)
         teach(nodes[2], 50);
     run(2, NULL);
-    ck_state(nodes[2], "ready"); // the last one that takes work
+    ck_state(nodes[2], "ready"); // the last node that accepts work
 }
 END_TEST
 
@@ -517,7 +517,7 @@ START_TEST(a_prompt_that_would_wait_too_long_for_a_speculator_is_not_speculated)
         fixture_submit(&f, client);
         skip = client->r->skip;
     }
-    ck_assert_int_eq(skip, SKIP_COST); // whole it takes 15 s and more: scoring would pay, but for the limit
+    ck_assert_int_eq(skip, SKIP_COST); // the whole prompt takes over 15 s: scoring would pay without the limit
     ck_assert_int_gt(n, 3);
     ck_assert_int_lt(n, 8);
 }
@@ -538,7 +538,7 @@ SUITE("node_health")
     TEST(a_group_that_counts_fewer_requests_than_it_was_sent_has_lost_some);
     TEST(heartbeats_in_quick_succession_are_not_counted);
     TEST(a_speculator_that_loses_prompts_is_ejected_and_they_go_on);
-    TEST(the_only_group_is_probed_at_once_when_it_attaches_again);
+    TEST(the_only_group_is_probed_immediately_when_it_attaches_again);
     TEST(a_node_ten_times_slower_than_its_peers_is_drained_until_it_recovers);
     TEST(the_last_node_and_half_of_a_pool_stay);
     TEST(nodes_with_other_limits_are_no_peers);

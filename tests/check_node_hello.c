@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The Hello of a node describes the model and the tokenizer that the node has opened, whatever lies in their directory
-// by then: loading takes minutes, and a symbolic link to the current version of a model may be switched meanwhile.
+// The Hello of a node describes the model and the tokenizer that the node has opened, even if their directory has
+// changed since. Loading takes minutes, and a symbolic link to the current version of a model may be switched
+// meanwhile.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -9,7 +10,7 @@
 #include "tests/model_fixture.h"
 #include "tests/suite.h"
 
-// A checkpoint with a tokenizer; `other`: of another version of both.
+// Writes a checkpoint with a tokenizer. `other` selects another version of both.
 static char *version_write(bool other)
 {
     struct tiny_model spec = tiny_model_spec("llama");
@@ -28,7 +29,7 @@ static void link_set(const char *link, const char *target)
     free(next);
 }
 
-// The Hello of a node that is started on `current`, which becomes a link to `then` while it loads.
+// Returns the Hello of a node that is started on `current`, which becomes a link to `then` while the node loads.
 static Forepack__Cluster__V1__Hello hello_of(const char *current, const char *then)
 {
     const struct node_options options = {.model = (char *)current,

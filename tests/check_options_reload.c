@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// base/options_reload: the --config file is read again. Each test runs in a process of its own.
+// base/options_reload: the --config file is read again. Each test runs in a separate process.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -50,7 +50,7 @@ static void start(const char *config, char *flag)
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
 }
 
-// Reads `config` again; the lines of the log without their times follow, free() them.
+// Reads `config` again. Returns the lines of the log without their times. The caller frees them.
 static char *reload(const char *config, enum status expected)
 {
     write_config(config);
@@ -111,7 +111,7 @@ START_TEST(live_options_change_and_others_are_named)
 }
 END_TEST
 
-START_TEST(flags_win)
+START_TEST(flags_override_the_file)
 {
     start("room = 5\nrest = 5\n", "--room=8");
     char *text = reload("room = 6\n", STATUS_OK);
@@ -194,7 +194,7 @@ END_TEST
 SUITE("options_reload")
 {
     TEST(live_options_change_and_others_are_named);
-    TEST(flags_win);
+    TEST(flags_override_the_file);
     TEST(all_files_are_read_again_the_last_one_wins);
     TEST(a_file_with_an_error_changes_nothing);
     TEST(the_log_level_changes);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// tracing/otlp: the message that is written, as protobuf-c reads it, and the phases of a record.
+// tracing/otlp: protobuf-c reads the written message correctly, and the phases of a record.
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +26,7 @@ static struct trace_record *record_create(void)
     return record;
 }
 
-// A prompt that was pruned, and replayed once.
+// Returns the record of a prompt that was pruned, and replayed once.
 static struct trace_record *whole_record(void)
 {
     struct trace_record *r = record_create();

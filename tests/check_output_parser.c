@@ -109,7 +109,7 @@ static void add_part(void *user, enum output_kind kind, const char *text, size_t
     joined_add(all, text, n);
 }
 
-// Parses the text cut at `first` and `second`; -1: after every byte.
+// Parses the text, cut at `first` and `second`, or after every byte if these are -1.
 static void parse(const struct answer_case *c, int first, int second, struct joined *all)
 {
     struct output_parser *p = output_parser_create(c->syntax, c->reasoning);
@@ -117,7 +117,7 @@ static void parse(const struct answer_case *c, int first, int second, struct joi
     *all = (struct joined){.last = -1, .parser = p, .answer = c->text};
     for (int i = 0, next; i < n; i = next) {
         next = first < 0 ? i + 1 : i < first ? first : i < second ? second : n;
-        char *piece = mem_copy(c->text + i, (size_t)(next - i)); // the sanitizer sees reads beyond the piece
+        char *piece = mem_copy(c->text + i, (size_t)(next - i)); // so that the sanitizer detects reads beyond the piece
         output_parser_push(p, piece, (size_t)(next - i), add_part, all);
         free(piece);
     }
@@ -146,7 +146,8 @@ START_TEST(parts_of_answers_however_they_are_cut)
 }
 END_TEST
 
-// A part of an answer that long stays undecided is not read again with each piece: this would take minutes.
+// Some parts of an answer stay undecided for long. If each piece were parsed from the start of such a part, this test
+// would take minutes.
 START_TEST(work_grows_with_the_answer)
 {
     static const struct {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Pacing on simulated machines: the time of a pass follows from its decode rows and its prompt rows.
+// Pacing on simulated machines: the decode rows and prompt rows of a pass determine its time.
 #include <stdlib.h>
 
 #include "tests/suite.h"
@@ -70,11 +70,11 @@ START_TEST(mixed_passes_take_at_most_twice_as_long)
 }
 END_TEST
 
-// A pass with rows of such a prompt is long: there are few of them, and the prompt saves budget in between.
+// A pass with rows of such a prompt takes long. So the prompt is in few passes, and saves budget in between.
 START_TEST(a_prompt_with_entries_slow_to_read_skips_passes)
 {
     enum { FROM = 100000, PROMPT = 101000, DECODES = 4 };
-    const struct machine m = {8000, 250, 100, 0.012, 0.2, 8}; // 20 ms, beside 9
+    const struct machine m = {8000, 250, 100, 0.012, 0.2, 8}; // 20 ms to read the entries, 9 ms for the decodes
     struct pace pace;
     pace_init(&pace, &config, PACE_TWICE);
     for (int pass = 0; pass < 3; pass++) {
@@ -101,9 +101,9 @@ START_TEST(a_prompt_with_entries_slow_to_read_skips_passes)
 }
 END_TEST
 
-// Many sequences ask about one long document. Each reads its entries anew, which takes a small model longer than
-// reading its weights. While the cost of passes with decodes and prompts is not known, the first-chunk limit bounds
-// their rows, not the entries that they read.
+// Many sequences ask about one long document. Each question reads the document's entries again, which takes a small
+// model longer than reading its weights. While the cost of passes with decodes and prompts is not known, the
+// first-chunk limit bounds their rows, not the entries that they read.
 START_TEST(prompts_after_a_long_cached_document_start_in_the_first_mixed_pass)
 {
     enum { ENTRIES = 8192, QUESTION = 52, DECODES = 40, QUESTIONS = 24 };
@@ -255,11 +255,12 @@ START_TEST(fewer_or_more_decodes_than_measured_keep_the_target)
         us += pass_time_us / 60;
         fed += rows;
     }
-    ck_assert_msg(us > 1.5 * alone_us && us < 2.2 * alone_us, "a pass took %.1f times its decodes", us / alone_us);
+    ck_assert_double_gt(us, 1.5 * alone_us); // a pass takes about twice the time of its decodes
+    ck_assert_double_lt(us, 2.2 * alone_us);
 }
 END_TEST
 
-// Something else holds up the pass that measures five decodes.
+// Something else delays the pass that measures five decodes.
 START_TEST(one_slow_pass_does_not_set_the_pace)
 {
     const struct machine *m = &machines[0];
@@ -293,7 +294,8 @@ START_TEST(a_target_in_time_is_kept)
         pace_pass_end(&pace, &budget.rows, (int64_t)us);
         fed += rows;
     }
-    ck_assert_msg(longest > 300000 && longest < 440000, "the longest pass took %.0f us", longest);
+    ck_assert_double_gt(longest, 300000);
+    ck_assert_double_lt(longest, 440000);
 }
 END_TEST
 

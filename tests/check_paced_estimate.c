@@ -23,8 +23,7 @@ static int64_t pass(int rows)
 static void start(void)
 {
     setup();
-    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
-    w = fixture_attach(&f, &hello);
+    w = attach_worker("w");
     for (int i = 0; i < 100; i++)
         pass(1 << i % 10);
 }
@@ -41,7 +40,7 @@ static double predicted_us(void)
     return estimate.wait_us + estimate.own_us;
 }
 
-// A prompt is read beside the decodes, CHUNK rows in each pass, until `until_rows` are read.
+// Computes a prompt together with the decodes, CHUNK rows in each pass, until `until_rows` rows are computed.
 static int64_t read_paced(int until_rows)
 {
     int64_t us = 0;
@@ -50,7 +49,7 @@ static int64_t read_paced(int until_rows)
     return us;
 }
 
-START_TEST(a_prompt_beside_decodes_takes_the_time_that_pacing_leaves_it)
+START_TEST(a_prompt_with_decodes_takes_the_time_that_pacing_leaves_it)
 {
     struct client *decoding[DECODES];
     for (int i = 0; i < DECODES; i++) {
@@ -63,11 +62,11 @@ START_TEST(a_prompt_beside_decodes_takes_the_time_that_pacing_leaves_it)
     int64_t us = read_paced(PROMPT); // 40 passes of 2.4 ms instead of one of 41 ms
     fake_node_step(&f, w, prompt, 0, 1, FINISH_REASON_STOP);
     double paced_us = predicted_us();
-    ck_assert_msg(paced_us > 0.8 * (double)us && paced_us < 1.25 * (double)us, "%.0f us, %.0f us predicted", (double)us,
-                  paced_us);
+    ck_assert_double_gt(paced_us, 0.8 * (double)us);
+    ck_assert_double_lt(paced_us, 1.25 * (double)us);
     for (int i = 0; i < DECODES; i++)
         fake_node_step(&f, w, decoding[i], 1, 1, FINISH_REASON_STOP);
-    double idle_us = predicted_us(); // nothing decodes
+    double idle_us = predicted_us(); // no sequence decodes
     ck_assert(idle_us < 1.2 * (FIXED_US + ROW_US * PROMPT));
 }
 END_TEST
@@ -90,6 +89,6 @@ END_TEST
 SUITE("paced_estimate")
 {
     FIXTURE(start, teardown);
-    TEST(a_prompt_beside_decodes_takes_the_time_that_pacing_leaves_it);
+    TEST(a_prompt_with_decodes_takes_the_time_that_pacing_leaves_it);
     TEST(a_share_is_followed_when_pacing_changes);
 }

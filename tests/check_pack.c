@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/pack: the fast packing against the rule written out literally, on random and on real lengths.
+// router/pack: the fast packing against a literal implementation of the rule, on random and real lengths.
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,8 +23,8 @@ static uint32_t random_next(void)
     return (uint32_t)(random_state >> 33);
 }
 
-// The rule as the paper's reference says it, O(n^2): take the longest item that is left (equals: the earlier), look at
-// every bin.
+// The rule of the paper's reference, in O(n^2): take the longest remaining item, of equal items the earlier one, and
+// examine every bin.
 static int pack_literally(const int32_t *length, int n, int32_t capacity, enum pack_rule rule, int32_t *bin_of)
 {
     static int32_t room[ITEMS_MAX];
@@ -73,7 +73,7 @@ START_TEST(the_rules_by_hand)
     ck_assert_int_eq(bin_of[3], 1);
     ck_assert_int_eq(bin_of[1], 1);
     ck_assert_int_eq(bin_of[0], 1);
-    // 14 (room 6), 10 (room 10), 8 beside 10 (room 2): the 2 goes to the fuller bin, or to the first.
+    // 14 (room 6), 10 (room 10), 8 with 10 (room 2): the 2 goes to the fuller bin, or to the first.
     int32_t other[] = {2, 8, 14, 10};
     ck_assert_int_eq(pack_items(other, 4, 20, PACK_BEST_FIT, bin_of), 2);
     ck_assert_int_eq(bin_of[2], 0);
@@ -127,14 +127,14 @@ END_TEST
 
 // ---- real lengths ---------------------------------------------------------------------------------------------------
 
-// What best fit may take more than needed: today's figures, so that a worse rule shows. Bins of the longest prompt and
-// of 2,048 tokens beyond what any packing takes (pack_lower_bound; 0 proves that nothing is better), and bins beyond
-// the best of the exact solver in batches of 32, all of them together.
+// Largest number of extra bins that best fit may take: today's figures, so that a worse rule is noticed. `longest` and
+// `budget` are compared with pack_lower_bound for bins of the longest prompt and of 2,048 tokens; 0 proves that no
+// packing is better. `batches` is compared with the exact solver, over all batches of 32.
 struct most {
     int longest, budget, batches;
 };
 
-// The paper's prompts (arXiv 2404.09529), in Llama 2's tokens: the first 256 of each set lie in tests/data/lengths.
+// The paper's prompts (arXiv 2404.09529), in Llama 2's tokens. tests/data/lengths has the first 256 of each set.
 static const struct set {
     const char *name;
     struct most first, whole;
@@ -143,7 +143,8 @@ static const struct set {
     {"samsum", {0, 0, 3}, {1, 0, 5}}, {"wiki256", {1, 0, 0}, {0, 0, 0}}, {"wiki512", {0, 0, 0}, {0, 0, 2}},
 };
 
-// Bins of `capacity` tokens against what the sum of the lengths takes and what any packing takes.
+// Checks the number of bins of `capacity` tokens against the sum of the lengths and against the lower bound of any
+// packing.
 static void check_bins(const char *path, const struct prompts *prompts, int32_t capacity, int most)
 {
     int32_t bin_of[ITEMS_MAX];
@@ -151,11 +152,12 @@ static void check_bins(const char *path, const struct prompts *prompts, int32_t 
     int least = pack_lower_bound(prompts->length, prompts->n, capacity);
     printf("%s: %d prompts, capacity %d: %d bins, at least %d by their sum, %d by any packing\n", path, prompts->n,
            (int)capacity, bins, (int)((prompts->tokens + capacity - 1) / capacity), least);
-    ck_assert_msg(bins >= least && bins - least <= most, "%s: %d bins of %d, at most %d more than %d", path, bins,
-                  (int)capacity, most, least);
+    ck_assert_msg(bins >= least, "%s: %d bins of %d, at least %d", path, bins, (int)capacity, least);
+    ck_assert_msg(bins - least <= most, "%s: %d bins of %d, at most %d more than %d", path, bins, (int)capacity, most,
+                  least);
 }
 
-// Batches of 32 prompts into bins of the longest of them.
+// Packs batches of 32 prompts into bins as long as their longest prompt.
 static void check_batches(const char *path, const struct prompts *prompts, int most)
 {
     enum { BATCH = 32 };
@@ -189,7 +191,7 @@ static void check_lengths(const char *path, const struct most *most)
     prompts_free(&prompts);
 }
 
-static bool external; // test with the whole sets, which are outside the repository
+static bool external; // tests the whole sets, which are outside the repository
 
 START_TEST(real_lengths_pack_as_the_rule_says_and_nearly_as_well_as_can_be)
 {
@@ -205,7 +207,7 @@ END_TEST
 
 // ---- the exact solver -----------------------------------------------------------------------------------------------
 
-// Every way to put items into bins, item by item: the fewest bins.
+// Tries every way to put items into bins, item by item. Returns the fewest bins.
 static int fewest_bins(const int32_t *length, int n, int32_t capacity, int32_t *room, int item, int bins, int best)
 {
     if (bins >= best) return best;
@@ -250,7 +252,7 @@ START_TEST(the_exact_solver_finds_what_trying_everything_finds)
         check_packing(length, n, capacity, bin_of, bins);
         better += bins < pack_items(length, n, capacity, PACK_BEST_FIT, bin_of);
     }
-    ck_assert_int_ge(better, 1); // or the test would not need a solver
+    ck_assert_int_ge(better, 1); // otherwise the test would not need a solver
 }
 END_TEST
 
@@ -267,7 +269,7 @@ START_TEST(the_lower_bound_and_the_solver_by_hand)
     ck_assert_int_eq(pack_exact(misled, 6, 10, 1000, bin_of, &lower), 2);
     ck_assert_int_eq(lower, 2);
     check_packing(misled, 6, 10, bin_of, 2);
-    // Without steps it gives the heuristic's packing and does not claim that it is the best.
+    // Without steps the solver returns the heuristic's packing and does not claim that it is the best.
     ck_assert_int_eq(pack_exact(misled, 6, 10, 0, bin_of, &lower), 3);
     ck_assert_int_eq(lower, 2);
     ck_assert_int_eq(pack_exact(NULL, 0, 10, 1000, NULL, &lower), 0);
@@ -275,8 +277,8 @@ START_TEST(the_lower_bound_and_the_solver_by_hand)
 }
 END_TEST
 
-// The time is printed, not judged: it depends on the machine and the build.
-START_TEST(a_hundred_thousand_items_are_no_matter)
+// The time is printed, not checked, because it depends on the machine and the build.
+START_TEST(a_hundred_thousand_items_are_packed)
 {
     enum { N = 100000 };
     static int32_t length[N], bin_of[N];
@@ -311,6 +313,6 @@ SUITE("pack")
         TEST(random_sets_pack_as_the_rule_says);
         TEST(the_exact_solver_finds_what_trying_everything_finds);
         TEST(the_lower_bound_and_the_solver_by_hand);
-        TEST(a_hundred_thousand_items_are_no_matter);
+        TEST(a_hundred_thousand_items_are_packed);
     }
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The packed weight cache: a second start maps the file and computes the same bits, on one rank and several, in every
-// dtype. A damaged or truncated file, or one of other weights or of a changed checkpoint, is ignored and replaced. A
-// folder that cannot be written is no failure.
+// dtype. A file that is damaged, is truncated, or belongs to other weights or a changed checkpoint is ignored and
+// replaced. A read-only folder is no failure.
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -44,8 +44,8 @@ static int mapped_files(void)
     return n;
 }
 
-// Opens a model, runs one prompt and closes it. True if all ranks used a file. The first call stores the logits in
-// `wanted` (NULL before), later calls compare with them.
+// Opens a model, runs one prompt and closes the model. Returns true if all ranks used a file. The first call stores the
+// logits in *wanted, which is NULL before. Later calls compare with them.
 static bool open_and_run(const struct model_options *options, int size, float **wanted)
 {
     struct ranks ranks;
@@ -66,7 +66,7 @@ static bool open_and_run(const struct model_options *options, int size, float **
     return used == size;
 }
 
-// The path of the one cache file in the folder; free() it.
+// Returns the path of the only cache file in the folder. The caller frees it.
 static char *find_file(const char *dir)
 {
     DIR *folder = opendir(dir);
@@ -76,7 +76,8 @@ static char *find_file(const char *dir)
         if (strncmp(entry->d_name, "forepack-", 9) != 0) continue;
         ck_assert_msg(!path, "%s beside %s", entry->d_name, path);
         size_t n = strlen(entry->d_name);
-        ck_assert_msg(n > 8 && !strcmp(entry->d_name + n - 8, ".weights"), "%s was left behind", entry->d_name);
+        ck_assert_msg(n > 8, "%s was left behind", entry->d_name);
+        ck_assert_msg(!strcmp(entry->d_name + n - 8, ".weights"), "%s was left behind", entry->d_name);
         path = mem_format("%s/%s", dir, entry->d_name);
     }
     closedir(folder);
@@ -195,7 +196,8 @@ END_TEST
 START_TEST(files_of_other_weights_are_detected)
 {
     struct fixture x = saved_fixture("bf16"), f32 = saved_fixture("f32");
-    // Another dtype; and the same checkpoint written again: same name, same fingerprint, another modification time.
+    // A file of another dtype, and a checkpoint that was written again: same name, same fingerprint, another
+    // modification time.
     ck_assert_int_eq(rename(f32.file, x.file), 0);
     expect_replaced(&x);
     char *weights = mem_format("%s/model.safetensors", x.dir);
@@ -260,7 +262,7 @@ START_TEST(several_models_and_types_share_a_folder)
 }
 END_TEST
 
-// A file that another user may have written, a link in its place, and a link where the file is written first.
+// A file that another user may have written, a link in place of the file, and a link in place of the temporary file.
 START_TEST(files_and_links_of_other_users_are_not_used)
 {
     struct fixture x = saved_fixture("f32");

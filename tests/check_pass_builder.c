@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// worker/pass_builder: two passes that are built at the same time do not change each other, and half of a builder
-// leaves the other half of the rows.
+// worker/pass_builder: two passes that are built at the same time do not affect each other. A builder for half of the
+// rows leaves the other half.
 #include <stdlib.h>
 
 #include "tests/suite.h"

@@ -7,13 +7,7 @@
 #include "tests/core_case.h"
 #include "tests/suite.h"
 
-static struct fake_node *attach(void)
-{
-    struct node_hello hello = fixture_hello(NODE_WORKER, "a");
-    return fixture_attach(&f, &hello);
-}
-
-// A pass of pass_us is reported after_us from now.
+// Reports a pass of pass_us at after_us from now.
 static void report(struct fake_node *node, int64_t after_us, int64_t pass_us)
 {
     fixture_advance(&f, after_us);
@@ -30,21 +24,21 @@ static void gaps_are(uint64_t count, int64_t us)
 
 START_TEST(reports_are_further_apart_than_the_passes_take)
 {
-    struct fake_node *a = attach();
+    struct fake_node *a = attach_worker("a");
     fixture_send(&f, 10, 4);
     report(a, 9700, 9700);
     gaps_are(0, 0);
     report(a, 10000, 9700);
     report(a, 9900, 9700);
     gaps_are(2, 500);
-    report(a, 9650, 9700); // it came sooner than the one before it
+    report(a, 9650, 9700); // a gap of -50 us: its report was less delayed than the one before
     gaps_are(3, 450);
 }
 END_TEST
 
 START_TEST(a_node_without_work_has_no_gap)
 {
-    struct fake_node *a = attach();
+    struct fake_node *a = attach_worker("a");
     struct client *first = fixture_send(&f, 10, 4);
     report(a, 9700, 9700);
     finish(a, first);
@@ -64,12 +58,12 @@ END_TEST
 
 START_TEST(gaps_of_another_process_with_the_same_id_are_not_counted)
 {
-    struct fake_node *a = attach();
+    struct fake_node *a = attach_worker("a");
     struct client *client = fixture_send(&f, 10, 4);
     report(a, 9700, 9700);
     report(a, 10000, 9700);
     fixture_detach(&f, a);
-    a = attach();
+    a = attach_worker("a");
     ck_assert(fake_node_has(a, client));
     report(a, 9700, 9700);
     gaps_are(0, 0);
@@ -87,7 +81,7 @@ static void class_is(const struct pass_class *class, uint64_t passes, uint64_t r
 
 START_TEST(passes_are_counted_by_kind_and_size)
 {
-    struct fake_node *a = attach();
+    struct fake_node *a = attach_worker("a");
     fixture_send(&f, 10, 4);
     core_passed(f.c, a->node, &(struct pass_cost){8, 36, 9000, true}, f.now_us);
     core_passed(f.c, a->node, &(struct pass_cost){15, 120, 9700, true}, f.now_us);
@@ -112,7 +106,7 @@ END_TEST
 // predicted.
 START_TEST(passes_are_counted_by_their_time_over_the_prediction)
 {
-    struct fake_node *a = attach();
+    struct fake_node *a = attach_worker("a");
     fixture_send(&f, 10, 4);
     for (int i = 0; i < 50; i++)
         core_passed(f.c, a->node, &(struct pass_cost){10, 55, 10000, true}, f.now_us);

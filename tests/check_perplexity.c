@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// bench/perplexity.h: equals the slow forward pass for any pass size, window and stride.
+// bench/perplexity.h: the result equals that of the slow forward pass for any pass size, window and stride.
 #include <math.h>
 #include <stdlib.h>
 
@@ -29,7 +29,7 @@ static struct engine *open_engine(const char *dir, const struct perplexity_limit
     return engine;
 }
 
-// -ln p of token `at`, predicted in the first window that contains it.
+// Returns -ln p of token `at`, predicted in the first window that contains it.
 static double slow_nats(const struct slow_llama *slow, int vocab, const int32_t *ids, int n, int at, int window,
                         int stride)
 {

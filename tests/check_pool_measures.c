@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core: what autoscalers see of a pool, in virtual time: the time that its queue takes is compared with the time
-// that it then took, and busy time with the passes that nodes reported.
+// router/core: what autoscalers see of a pool, in virtual time. The predicted time of its queue is compared with the
+// time that the queue took, and busy time with the passes that nodes reported.
 #include <math.h>
 #include <stdlib.h>
 
@@ -77,7 +77,7 @@ START_TEST(while_no_node_takes_work_the_time_is_unknown)
 }
 END_TEST
 
-// Two nodes that compute prompts alone: the costs of passes tell the time before any request has waited.
+// Two nodes compute prompts alone. The costs of passes predict the time before any request has waited.
 START_TEST(a_queue_that_waits_for_prefill)
 {
     struct fake_node *nodes[] = {worker("v", 64, true), worker("w", 64, true)};
@@ -88,7 +88,7 @@ START_TEST(a_queue_that_waits_for_prefill)
     int64_t start_us = f.now_us;
     while (pool_of(NODE_WORKER).waiting) {
         int64_t bin_us = FIXED_US + ROW_US * nodes[0]->last_bin_rows;
-        fixture_advance(&f, bin_us); // both at once
+        fixture_advance(&f, bin_us); // both together
         for (int k = 0; k < 2; k++)
             if (nodes[k]->n_requests) fake_node_finish_oldest_bin(&f, nodes[k]);
     }
@@ -96,7 +96,7 @@ START_TEST(a_queue_that_waits_for_prefill)
 }
 END_TEST
 
-// A request every half second on a node with short passes: only the measured speed shows how long a queue takes.
+// Serves a request every half second on a node with short passes. Only the measured speed shows how long a queue takes.
 static void serve(struct fake_node *node, int n)
 {
     for (int i = 0; i < n; i++) {
@@ -110,7 +110,7 @@ START_TEST(a_queue_that_waits_for_running_answers)
     struct fake_node *w = worker("w", 4, true);
     put(204, 100);
     ck_assert_int_eq(pool_of(NODE_WORKER).waiting, 200);
-    ck_assert_double_lt(pool_of(NODE_WORKER).queue_us, 5e6); // by costs alone: nothing is measured yet
+    ck_assert_double_lt(pool_of(NODE_WORKER).queue_us, 5e6); // from costs alone: nothing is measured yet
     serve(w, 20);
     for (int waiting = 180; waiting > 20; waiting -= 40) {
         ck_assert_int_eq(pool_of(NODE_WORKER).waiting, waiting);

@@ -43,7 +43,7 @@ START_TEST(all_pages_of_all_regions_become_resident)
 }
 END_TEST
 
-// Another thread's writes must not be lost, whenever they happen.
+// Writes of another thread must not be lost, whenever they happen.
 START_TEST(writes_at_the_same_time_are_kept)
 {
     const struct prefault_range range = {memory, (size_t)PAGES * PAGE, REGIONS};
@@ -58,7 +58,7 @@ START_TEST(writes_at_the_same_time_are_kept)
 }
 END_TEST
 
-START_TEST(it_can_be_stopped_at_any_time)
+START_TEST(prefaulting_can_be_stopped_at_any_time)
 {
     const struct prefault_range ranges[] = {
         {memory, 100, 1}, {memory + PAGE, 0, 0}, {memory, (size_t)PAGES * PAGE, REGIONS}};
@@ -72,5 +72,5 @@ SUITE("prefault")
     FIXTURE(set_up, tear_down);
     TEST(all_pages_of_all_regions_become_resident);
     TEST(writes_at_the_same_time_are_kept);
-    TEST(it_can_be_stopped_at_any_time);
+    TEST(prefaulting_can_be_stopped_at_any_time);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/front/wire_request: what decides how much of a prompt is kept. The request's keep rate, else its quality, else
-// the router's keep rate, else the router's quality; beside a quality, the keep rate for speculators without
+// router/front/wire_request: what decides how much of a prompt is kept: the request's keep rate, else its quality, else
+// the router's keep rate, else the router's quality. With a quality there is also the keep rate for speculators without
 // calibration.
 #include <stdlib.h>
 
@@ -16,7 +16,7 @@ enum { AUTO = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_AUTO, OFF = FOREPACK__V1_
 
 static const struct rate_case {
     double router_rate; // 0: not given, so its quality is 0.99
-    int mode;           // of the request; 0: not given
+    int mode;           // mode of the request; 0: not given
     double rate, quality;
     double expected_rate, expected_quality;
     enum prefill_mode expected_mode;
@@ -95,7 +95,7 @@ static struct prefill read_request(const struct rate_case *c, bool score)
     return read;
 }
 
-START_TEST(the_first_that_is_given_decides)
+START_TEST(the_first_value_that_is_given_decides)
 {
     const struct rate_case *c = &cases[_i];
     router_default(c->router_rate);
@@ -106,7 +106,7 @@ START_TEST(the_first_that_is_given_decides)
 }
 END_TEST
 
-// Whatever mode it has: who asks for a score asks for pruning.
+// A score ignores the mode: a client that asks for a score asks for pruning.
 START_TEST(a_score_is_like_mode_on)
 {
     struct rate_case on = cases[_i];
@@ -121,6 +121,6 @@ END_TEST
 SUITE("prefill_precedence")
 {
     FIXTURE(setup, teardown);
-    EACH(the_first_that_is_given_decides, cases);
+    EACH(the_first_value_that_is_given_decides, cases);
     EACH(a_score_is_like_mode_on, cases);
 }

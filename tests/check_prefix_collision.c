@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompts made to collide: the order and the index of shared prefixes hold whatever the hashes are. Prompts that
+// Prompts that are made to collide. The order and the index of shared prefixes are correct for any hashes. Prompts that
 // collide under a mix without a key, which anyone can compute, do not collide under the router's hashes.
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +25,7 @@ struct chained {
     uint64_t chain[BLOCKS_MAX];
 };
 
-// Chains over two values, so that most have equal values behind different ones.
+// Makes a chain of two values, so that most chains have equal values after different ones.
 static void chained_init(struct chained *chained, struct tenant_queue *queue, int number)
 {
     chained->r = (struct sched_request){.number = (uint64_t)number,
@@ -75,7 +75,8 @@ START_TEST(the_order_of_prefixes_holds_for_any_hashes)
 }
 END_TEST
 
-// Requests with such chains on three nodes: each node holds what its requests share, and nothing is left at the end.
+// Requests with such chains run on three nodes. Each node holds what its requests share, and nothing is left at the
+// end.
 START_TEST(the_index_of_prefixes_holds_for_any_hashes)
 {
     enum { NODES = 3, HELD = 20 };
@@ -132,7 +133,7 @@ struct attempt {
     int number;
 };
 
-// One first block for all, then tokens by the number.
+// All prompts have the same first block. The other tokens depend on the number.
 static void prompt_fill(int32_t *tokens, int number)
 {
     for (int i = 0; i < PROMPT; i++)
@@ -145,8 +146,9 @@ static int by_low_half(const void *a, const void *b)
     return x < y ? -1 : x > y;
 }
 
-// Two prompts with different second blocks whose mixed states are equal from the end of the third block on: where the
-// low halves of the states before a token are equal, two tokens make up for the difference of the high halves.
+// Makes two prompts with different second blocks whose mixed states are equal from the end of the third block on. If
+// the low halves of the states before a token are equal, two tokens can compensate for the difference of the high
+// halves.
 static void colliding_prompts(int32_t *a, int32_t *b)
 {
     struct attempt *attempts = mem_alloc_array(TRIES, sizeof *attempts);

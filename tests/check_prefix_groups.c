@@ -33,7 +33,7 @@ START_TEST(a_cached_prefix_does_not_count_and_attracts_requests_to_its_node)
         ck_assert(fake_node_has(others, ten[i]));
     ck_assert_int_eq(others->last_bin_items, 10);
     ck_assert_int_eq(others->node->sched.account.bin_tokens, 10 * 50);
-    // With that much work there, another node finishes the next one sooner, though it has no prefix of it.
+    // That node has so much work that another node finishes the next request sooner, without its prefix.
     struct client *eleventh = fixture_put_with_head(&f, 400, 1, 440, NULL);
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(mine, eleventh));
@@ -51,9 +51,10 @@ START_TEST(a_cached_prefix_does_not_count_and_attracts_requests_to_its_node)
 }
 END_TEST
 
-// The rows that a group computes if its cache holds three shared prefixes and evicts the one used longest ago.
+// Counts the rows that a group computes if its cache holds three shared prefixes and evicts the least recently used
+// one.
 struct head_cache {
-    int heads[3], n; // the one used last at the end
+    int heads[3], n; // the most recently used is the last
     int64_t rows;
 };
 
@@ -68,10 +69,10 @@ static void compute(struct head_cache *cache, int head, int head_rows, int tail_
     cache->heads[cache->n++] = head;
 }
 
-// Prompts with eight different prefixes arrive in turn, the group's cache holds three: each prefix is computed once,
-// whether the prompts are overdue or not, of one tenant or of two with four prefixes each.
-// Rows computed: 5,520, the fewest there can be. By length alone, without the order of shared prefixes, the same
-// prompts took 10,320 to 13,120 rows; without a cache they take 40,720.
+// Prompts with eight different prefixes arrive alternately, and the group's cache holds three. Each prefix is computed
+// once, whether the prompts are overdue or not, and with one tenant or two tenants with four prefixes each. The group
+// computes 5,520 rows, the fewest possible. By length alone, without the order of shared prefixes, the same prompts
+// took 10,320 to 13,120 rows; without a cache they take 40,720.
 START_TEST(shared_prefixes_are_used_up_one_after_another)
 {
     enum { HEADS = 8, EACH = 12, HEAD = 400, N = HEADS * EACH };
@@ -113,7 +114,7 @@ START_TEST(shared_prefixes_are_used_up_one_after_another)
 }
 END_TEST
 
-// With room for all: bins are full of one shared-prefix group, and the next bin continues with it.
+// With room for all requests, bins are full of one shared-prefix group, and the next bin continues with that group.
 START_TEST(a_shared_prefix_counts_once_in_a_bin_and_the_next_bin_continues_its_group)
 {
     struct fake_node *w = caching_worker("w");
@@ -134,9 +135,8 @@ START_TEST(a_shared_prefix_counts_once_in_a_bin_and_the_next_bin_continues_its_g
 }
 END_TEST
 
-// Requests with one prefix arrive without end and faster than the group computes them. They go before a request of
-// their tenant without that prefix, but only those that arrived within max_wait of it, and before no request of another
-// tenant.
+// Requests with one prefix arrive without end and faster than the group computes them. Only those that arrived within
+// max_wait of a request of their tenant without that prefix precede it. They precede no request of another tenant.
 START_TEST(a_shared_prefix_group_does_not_starve_others)
 {
     enum { BIN_US = 50000, STREAM = 12, CROWD = 200 };
@@ -150,7 +150,7 @@ START_TEST(a_shared_prefix_group_does_not_starve_others)
         fixture_put_with_head(&f, 400, 0, 450, "sharing");
     int64_t from_us = f.now_us, other_us = 0, stranger_us = 0;
     while (!other_us || !stranger_us) {
-        // Those that may go before it take half of a bin, five of them at least.
+        // The requests that may precede it take half of a bin, which holds at least five of them.
         ck_assert_int_le(f.now_us - from_us, SECOND + ((CROWD + SECOND / BIN_US * STREAM) / 5 + 2) * BIN_US);
         for (int i = 0; i < STREAM; i++)
             fixture_put_with_head(&f, 400, 0, 450, "sharing");
@@ -172,17 +172,17 @@ static void first_tokens(struct fake_node *node)
     }
 }
 
-// Two groups with few KV blocks left, and requests with one prefix for all of them: whenever one of four ends, another
-// one takes its blocks, with most rows cached. Now and then a request without that prefix arrives that needs nearly all
-// blocks, or half of them, of the same tenant or of lower priority. It waits for max_wait, and then until a group has
-// served its four requests, and four more that take the blocks which it does not need.
+// Requests with one prefix occupy nearly all KV blocks of two groups. When one of a group's four requests ends, another
+// one takes its blocks, with most rows cached. Sometimes a request without that prefix arrives, of the same tenant or
+// of lower priority, which needs half of the blocks or nearly all. It waits for max_wait. Then it waits until a group
+// has served its four requests, and four more that take the blocks which it does not need.
 START_TEST(with_few_kv_blocks_a_shared_prefix_group_delays_others_by_a_bin_at_most)
 {
     enum { STEP_US = 10000, STEPS = 2000, EVERY = 150, SERVED_US = (2 * 4 * 2 + 1) * STEP_US };
     bool lesser = _i;
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
     hello.prefix_cache = true;
-    hello.kv_blocks = 28; // 16 for the prefix, three for each of four
+    hello.kv_blocks = 28; // 16 for the prefix, three for each of four requests
     struct fake_node *nodes[2] = {fixture_attach(&f, &hello), NULL};
     strcpy(hello.node_id, "x");
     nodes[1] = fixture_attach(&f, &hello);
@@ -218,8 +218,7 @@ END_TEST
 START_TEST(a_pruned_prompt_is_no_prefix_of_a_whole_one)
 {
     struct fake_node *w = caching_worker("w");
-    struct node_hello hello = fixture_hello(NODE_SPECULATOR, "s");
-    struct fake_node *s = fixture_attach(&f, &hello);
+    struct fake_node *s = attach_speculator("s");
     struct client *pruned = fixture_request(&f, 300, 4);
     pruned->r->spec.prefill.mode = PREFILL_ON;
     pruned->r->spec.prefill.keep_rate = 0.5;
@@ -228,7 +227,7 @@ START_TEST(a_pruned_prompt_is_no_prefix_of_a_whole_one)
     fake_node_score(&f, s, pruned, 100, 299);
     ck_assert(fake_node_has(w, pruned));
     ck_assert_int_eq(w->node->sched.account.bin_tokens, 200);
-    struct client *whole = fixture_send(&f, 300, 4); // the same tokens and more
+    struct client *whole = fixture_send(&f, 300, 4); // begins with the same tokens
     finish(w, pruned);
     ck_assert(fake_node_has(w, whole));
     ck_assert_int_eq(w->node->sched.account.bin_tokens, 300);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/sched/prefix_chain and prefix_index: chains, and what the records of nodes hold, against a model with one list
-// of blocks for each node.
+// router/sched/prefix_chain and prefix_index: chains, and the records of nodes, against a model with one list of blocks
+// for each node.
 #include "router/sched/prefix_index.h"
 
 #include <stdio.h>
@@ -22,7 +22,7 @@ static int random_below(int n)
     return (int)((random_state >> 8) % (uint32_t)n);
 }
 
-// A request comes and goes.
+// Holds and releases the chain of a request.
 static void use(struct prefix_record *record, const uint64_t *chain, int n)
 {
     prefix_record_release(record, prefix_record_hold(record, chain, n));
@@ -64,7 +64,7 @@ START_TEST(chains_differ_from_the_first_different_token_or_position_on)
 }
 END_TEST
 
-// --- the model: the blocks of one node in the order of eviction, those that requests hold at the end
+// --- the model: the blocks of one node in the order of eviction; blocks that requests hold are at the end
 
 enum { CAPACITY = 50, CHAINS = 30, CHAIN = 40, NODES = 5, RUNS = 6, STEPS = 10000 };
 
@@ -110,7 +110,7 @@ static int model_held(const struct model *model)
     return n;
 }
 
-// Returns the blocks that are held.
+// Returns the number of blocks that are held.
 static int model_hold(struct model *model, const uint64_t *chain, int n)
 {
     int run = 0;
@@ -197,8 +197,8 @@ static void model_toggle(struct model *model, int k, const uint64_t *chain, int 
     ck_assert_int_eq(prefix_run_blocks(model->held[k].run), model_hold(model, chain, n));
 }
 
-// Requests come, stay and go on five nodes that share one index, with prefixes of each other's prompts; now and then a
-// node is lost and another takes its place.
+// Requests arrive, stay and end on five nodes that share one index. Their prompts share prefixes. Sometimes a node is
+// lost and another replaces it.
 START_TEST(records_hold_what_requests_use_and_evict_the_rest_from_the_end_of_the_oldest_chain)
 {
     struct prefix_index *index = prefix_index_create();
@@ -220,7 +220,7 @@ START_TEST(records_hold_what_requests_use_and_evict_the_rest_from_the_end_of_the
         }
         int k = random_below(RUNS);
         model_toggle(model, k, chain, n);
-        if (k >= RUNS / 3 && model->held[k].run) model_toggle(model, k, chain, n); // most leave at once
+        if (k >= RUNS / 3 && model->held[k].run) model_toggle(model, k, chain, n); // most end immediately
     }
     for (int m = 0; m < NODES; m++)
         model_close(&models[m]);
@@ -230,7 +230,7 @@ END_TEST
 
 // --- memory
 
-// A chain of its own for each request behind `head` blocks that requests of the same text share.
+// Makes a chain of `head` blocks that requests of the same text share, followed by blocks of this request alone.
 static void chain_fill(uint64_t *chain, int n, int head, int text, int request)
 {
     uint64_t state = 0;
@@ -260,7 +260,7 @@ START_TEST(a_thousand_nodes_take_a_bounded_memory_each)
             if (shared) {
                 chain_fill(chain, n, n - random_below(n < 8 ? n : 8), k % 4, k * MANY + i);
             } else {
-                chain[0] = (uint64_t)(k * MANY + i); // which makes all of it another chain
+                chain[0] = (uint64_t)(k * MANY + i); // which makes it a different chain
             }
             const struct prefix_run *run = prefix_record_hold(records[i], chain, n);
             prefix_record_release(records[i], runs[i][k % STAY]);
@@ -277,7 +277,7 @@ START_TEST(a_thousand_nodes_take_a_bounded_memory_each)
     ck_assert_uint_le(bytes, PREFIX_RECORD_BYTES + PREFIX_RECORD_BYTES * HEAP_ROUNDING_PERCENT / 100);
     size_t others = sizeof(struct core_node) + sizeof(struct prefix_tails) + PREFIX_TAILS_BLOCKS * sizeof(uint64_t);
     ck_assert_uint_le(PREFIX_RECORD_BYTES + others, 200000);
-    if (!shared) ck_assert_uint_ge(bytes, PREFIX_RECORD_BYTES / 2); // they are full
+    if (!shared) ck_assert_uint_ge(bytes, PREFIX_RECORD_BYTES / 2); // the records are full
     for (int i = 0; i < MANY; i++) {
         for (int k = 0; k < STAY; k++)
             prefix_record_release(records[i], runs[i][k]);
@@ -287,7 +287,7 @@ START_TEST(a_thousand_nodes_take_a_bounded_memory_each)
 }
 END_TEST
 
-// More is held than a record may take: the run ends earlier, and is released like others.
+// Requests hold more than a record may take. The run ends earlier, and is released like others.
 START_TEST(a_run_ends_where_a_record_is_full)
 {
     static uint64_t chain[PREFIX_BLOCKS_MAX];
@@ -310,7 +310,7 @@ START_TEST(a_run_ends_where_a_record_is_full)
     run = prefix_record_hold(record, chain, 10);
     ck_assert_int_eq(prefix_run_blocks(run), 10);
     chain[0] ^= 1;
-    ck_assert(prefix_record_match(record, chain, PREFIX_BLOCKS_MAX) > blocks - 200); // it lost its end for the other
+    ck_assert(prefix_record_match(record, chain, PREFIX_BLOCKS_MAX) > blocks - 200); // the other chain took its end
     prefix_record_release(record, run);
     prefix_record_close(record);
     prefix_index_free(index);

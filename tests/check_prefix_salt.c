@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prefix caches: equal prompts with different salts share no block, in the cache of a node and in what the router
-// records of it.
+// Prefix caches: equal prompts with different salts share no block, neither in the cache of a node nor in the router's
+// record of it.
 #include <stdlib.h>
 
 #include "engine/prefix_cache.h"
@@ -41,7 +41,7 @@ END_TEST
 
 static struct fixture f;
 
-// Sends an equal prompt with this salt to the worker and returns the rows that the router expects it to compute.
+// Sends the prompt with this salt to the worker. Returns the rows that the router expects the worker to compute.
 static int rows_expected(struct fake_node *worker, uint64_t salt)
 {
     struct client *client = fixture_request(&f, PROMPT, 1);

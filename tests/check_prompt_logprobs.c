@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Log-probabilities of prompt tokens: those of an independent forward pass in double precision, and the same bits
-// alone, packed, in chunks, preempted, replayed and beside cached prefixes. The argument names a backend; on a GPU the
-// rows of a pass can change bits (docs/gpus.md), so only values are compared there.
+// Log-probabilities of prompt tokens: they equal those of an independent forward pass in double precision, and have the
+// same bits alone, packed, in chunks, preempted, replayed and with cached prefixes. The argument names a backend. On a
+// GPU the rows of a pass can change bits (docs/gpus.md), so only values are compared there.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -40,7 +40,7 @@ struct world {
     int32_t prompts[REQUESTS][PROMPT_MAX];
     struct sequence_request asks[REQUESTS];
     struct outcome alone[REQUESTS], now[REQUESTS];
-    int from[REQUESTS]; // of a replay
+    int from[REQUESTS]; // first token of a replay
     int n_requests;     // fewer on the emulated GPU, which is slow
 };
 
@@ -62,7 +62,7 @@ static void take_report(void *arg, const struct step_report *report)
     }
 }
 
-// Two of three want log-probabilities of the prompt. Every fourth prompt begins like the one before.
+// Two of three requests want log-probabilities of the prompt. Every fourth prompt begins like the one before.
 static void make_request(struct world *w, int id)
 {
     int n = id == 0 ? 1 : 2 + (id * 29) % (PROMPT_MAX - 1);
@@ -194,7 +194,7 @@ static double log_softmax(const double *logits, int vocab, int32_t token)
     return logits[token] - max - log(sum);
 }
 
-START_TEST(they_are_those_of_an_independent_forward_pass)
+START_TEST(prompt_logprobs_equal_an_independent_forward_pass)
 {
     struct world *w = world_open(1, 0);
     struct slow_llama *slow = slow_llama_create(&w->spec);
@@ -238,7 +238,7 @@ START_TEST(they_are_those_of_an_independent_forward_pass)
 END_TEST
 
 // The log-probabilities of an answer are those of a prompt that contains the answer.
-START_TEST(they_are_the_bits_of_sampled_tokens)
+START_TEST(prompt_logprobs_have_the_bits_of_sampled_tokens)
 {
     struct world *w = world_open(2, 0);
     run_alone(w);
@@ -296,7 +296,7 @@ START_TEST(neighbours_chunks_and_preemption_change_nothing)
 }
 END_TEST
 
-// A replay continues behind the log-probabilities and tokens that the router has.
+// A replay continues after the log-probabilities and tokens that the router has.
 START_TEST(a_replay_continues_at_any_token)
 {
     enum { ID = 8 };
@@ -381,12 +381,12 @@ SUITE("prompt_logprobs")
     SKIP_UNLESS(!is_cuda || cuda_is_here());
     TCASE("all");
     TIMEOUT(120);
-    TEST(they_are_those_of_an_independent_forward_pass);
+    TEST(prompt_logprobs_equal_an_independent_forward_pass);
     if (is_cuda) return; // the emulated GPU is slow
 
     TCASE("bits");
     TIMEOUT(120);
-    TEST(they_are_the_bits_of_sampled_tokens);
+    TEST(prompt_logprobs_have_the_bits_of_sampled_tokens);
     LOOP(neighbours_chunks_and_preemption_change_nothing, 0, 3);
     TEST(a_replay_continues_at_any_token);
     TEST(a_cached_prompt_is_computed_again);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// worker/prompt_lookup finds the place with the most equal tokens before it, the latest of equal ones, as a search over
-// all places does. A draft has no more tokens than are equal, none that the sequence cannot generate, and repeats
-// itself when the sequence repeats.
+// worker/prompt_lookup finds the same place as a search over all places: the one with the most equal tokens before it,
+// and the latest of equal places. A draft has at most as many tokens as are equal, and none that the sequence cannot
+// generate. It repeats itself if the sequence repeats.
 #include <string.h>
 
 #include "lib/base/random.h"
@@ -34,7 +34,7 @@ START_TEST(the_longest_match_is_found)
             longest = past(tokens, place, n);
             best = place;
         }
-        if (n % 3 != 1) { // not every length is asked for
+        if (n % 3 != 1) { // some lengths are skipped
             ck_assert_int_eq(prompt_lookup_find(&lookup, tokens, n, &match), best);
             if (best) ck_assert_int_eq(match, longest);
             found += best > 0;

@@ -88,7 +88,7 @@ START_TEST(e4m3_converts_every_value)
 }
 END_TEST
 
-// The nearest representable value; of two equally near ones the even one.
+// Returns the nearest representable value, of two equally near ones the even one.
 static uint8_t slow_e4m3(double value)
 {
     uint8_t best = 0;
@@ -230,7 +230,7 @@ START_TEST(fp8_products_round_rows_and_matrices)
         b->ops->embed(b, out, table);
         b->ops->read(b, out, 1, y);
         ck_assert_mem_eq(y, matrix, sizeof y);
-        // A row that is not finite gives NaN.
+        // The results of a row that is not finite are NaN.
         put(b, raw, (float[]){1, NAN, 1}, 3);
         b->ops->rmsnorm(b, x, raw, gain, 0, NULL, 1);
         b->ops->weight_create(b, &bytes, 1, &w);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sampling and prefill fields on their way from a flag or a JSON row through both protocols: every field of
-// lib/text/generation_fields.h arrives everywhere, and values outside its range are refused by name.
+// lib/text/generation_fields.h arrives everywhere. Values outside the range of a field are refused with its name.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -41,7 +41,7 @@ static const struct field_case {
 };
 enum { N_CASES = sizeof cases / sizeof *cases };
 
-// What a request carries of both tables.
+// The fields of a request that are in the two tables.
 struct fields {
     struct sampling sampling;
     struct prefill prefill;
@@ -83,7 +83,7 @@ static double table_value(const struct generation_field *f, const void *object)
     }
 }
 
-// All fields are at their defaults, save the one of the case.
+// Checks that all fields have their defaults, except the field of the case.
 static void check_fields(const struct fields *fields, const struct field_case *expected, const char *where)
 {
     for (int prefill = 0; prefill < 2; prefill++) {
@@ -122,7 +122,7 @@ static struct fields through_public(const struct request_spec *spec)
 static struct fields through_cluster(const struct fields *from)
 {
     struct fields to;
-    memset(&to, 0, sizeof to); // the cluster protocol carries every field, but this one only if it is given
+    memset(&to, 0, sizeof to); // the cluster protocol sends every field, but this one only if it is given
     to.sampling.prompt_logprobs = -1;
     to.prefill.conversation = from->prefill.conversation; // read by the router alone
     to.prefill.shared_tokens = from->prefill.shared_tokens;
@@ -174,7 +174,8 @@ START_TEST(every_field_has_a_case)
     int n = 0;
     for (int prefill = 0; prefill < 2; prefill++) {
         for (const struct generation_field *f = prefill ? prefill_fields : sampling_fields; f->name; f++) {
-            ck_assert_msg(n < N_CASES && strcmp(cases[n].name, f->name) == 0, "no case for %s, in its place", f->name);
+            ck_assert_msg(n < N_CASES, "no case for %s", f->name);
+            ck_assert_str_eq(cases[n].name, f->name);
             ck_assert_msg(cases[n].value != f->default_value, "%s: the case is the default", f->name);
             n++;
         }
@@ -222,7 +223,8 @@ static void check_refused(const struct field_case *c, double value)
     const struct generation_field *f = field_find(c->name);
     struct request_spec spec;
     ck_assert_msg(parse_row(c->name, json_value(f, value), &spec) == STATUS_INVALID, "row: %s %g", c->name, value);
-    ck_assert_msg(strstr(status_message(), c->name) && strstr(status_message(), "must be"), "%s", status_message());
+    ck_assert_msg(strstr(status_message(), c->name) != NULL, "%s", status_message());
+    ck_assert_msg(strstr(status_message(), "must be") != NULL, "%s", status_message());
     request_spec_free(&spec);
 
     char *text = mem_format("%.10g", value);
@@ -257,7 +259,7 @@ START_TEST(values_outside_the_range_are_refused_by_name)
 }
 END_TEST
 
-// Members of a message are fields of the table, or mapped by hand.
+// Checks that each member of a message is a field of the table, is mapped by hand, or is not sent.
 static void check_members(const ProtobufCMessageDescriptor *message, const struct generation_field *table,
                           const char *by_hand, const char *not_sent)
 {
@@ -287,7 +289,7 @@ START_TEST(every_member_of_the_messages_is_mapped)
 }
 END_TEST
 
-// Auto is the default, so a request that says it is told from one that does not by what is sent.
+// Auto is the default. What is sent shows whether a request says auto or nothing.
 START_TEST(auto_chunks_arrive_as_a_word)
 {
     struct request_spec spec;
@@ -362,7 +364,7 @@ START_TEST(numbers_of_a_client_outside_the_range_are_refused)
 }
 END_TEST
 
-START_TEST(fields_of_their_own_arrive)
+START_TEST(fields_outside_the_tables_arrive)
 {
     struct request_spec spec = {0};
     sampling_defaults(&spec.sampling);
@@ -501,7 +503,7 @@ SUITE("request")
     TEST(what_is_not_given_is_not_sent);
     TEST(auto_chunks_arrive_as_a_word);
     TEST(numbers_of_a_client_outside_the_range_are_refused);
-    TEST(fields_of_their_own_arrive);
+    TEST(fields_outside_the_tables_arrive);
     TEST(a_context_that_ends_with_the_window_names_it);
     TEST(a_logit_bias_flag_arrives);
     TEST(a_logit_bias_in_a_row_arrives);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core: ids of requests belong to the tenant of an API key. Another tenant may use the same id, and cannot abort
-// it; without keys all ids are of one space.
+// router/core: ids of requests belong to the tenant of an API key. Another tenant may use the same id, but cannot abort
+// this request. Without keys all clients share one set of ids.
 #include <stdlib.h>
 
 #include "lib/base/mem.h"
@@ -64,7 +64,7 @@ START_TEST(an_operator_aborts_the_requests_of_all_tenants)
 }
 END_TEST
 
-// Leaks are found by the sanitizers.
+// The sanitizers find leaks.
 START_TEST(choices_of_a_prompt_own_their_parts)
 {
     struct request *first = request_create(), *second = request_create();

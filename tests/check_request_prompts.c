@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Prompts of JSON rows on their way to the router: nothing is cut at a NUL, and a row without a prompt is refused.
+// Prompts of JSON rows are sent to the router whole, also after a NUL. A row without a prompt is refused.
 #include <stdlib.h>
 #include <string.h>
 

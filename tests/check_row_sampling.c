@@ -67,7 +67,7 @@ static void compare(struct ranks *ranks, struct forward *f, const struct samplin
         ck_assert_msg(token.token == beside[r], "row %d of %d ranks: the backend sampled %d, the sampler %d", r,
                       ranks->size, beside[r], token.token);
     }
-    // The first logit rows alone hand out their logits, and all tokens stay the same.
+    // Only the first logit rows return their logits, and all tokens stay the same.
     float *all = malloc(ROWS * (size_t)vocab * sizeof *all);
     memcpy(all, result.logits, ROWS * (size_t)vocab * sizeof *all);
     for (int read = 0; read < ROWS; read += ROWS / 2) {
@@ -124,8 +124,8 @@ START_TEST(tokens_are_those_of_the_sampler)
 }
 END_TEST
 
-// Memory per logit row. On rank 0: its slice of the logits, with several ranks the slices of all, and the sampled id of
-// each; on the host, with several ranks, the joined row; on a device with its own memory, copies of what is read.
+// Memory per logit row of rank 0: its slice of the logits; with several ranks the slices of all, the sampled id of
+// each, and the joined row on the host; on a device with its own memory, copies of the rows that are read.
 START_TEST(the_memory_of_a_logit_row_is_counted_as_by_hand)
 {
     struct tiny_model spec = tiny_model_spec("llama");

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/model/safetensors.h: single and sharded files are read as written; every kind of broken file is refused with
-// its own sentence; thousands of damaged headers end in a status, never in a read outside the file.
+// engine/model/safetensors.h: single and sharded files have the values that were written. Every kind of broken file is
+// refused with its own sentence. Thousands of damaged headers lead to a status, never to a read outside the file.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -73,7 +73,7 @@ static void refuse(const char *header, size_t data_bytes, const char *text)
     refused(STATUS_DATA, text);
 }
 
-// Every tensor of the checkpoint `spec` in `from` has the values that were written.
+// Checks that every tensor of the checkpoint `spec` in `from` has the values that were written.
 static void check_values(const struct tiny_model *spec, const char *from)
 {
     struct safetensors *st;
@@ -283,7 +283,7 @@ START_TEST(damaged_headers_never_lead_outside_the_file)
             ck_assert(status_message()[0] != 0);
         }
     }
-    ck_assert_uint_gt(opened, 0); // changes to a name or a blank are harmless
+    ck_assert_uint_gt(opened, 0); // a changed name or blank does no harm
     ck_assert_uint_lt(opened, 1500);
     ck_assert_uint_gt(sum, 0);
 }

@@ -47,7 +47,7 @@ static int occurrences(const int32_t *ids, int n, int id)
     return count;
 }
 
-// The token, or -1 when it depends on a rounding error.
+// Returns the token, or -1 if it depends on a rounding error.
 static int slow_sample(int v, const float *logits, const struct sampler_context *c)
 {
     static double x[V_MAX], w[V_MAX];
@@ -130,7 +130,7 @@ static void random_sampling(struct sampling *p, int v)
     p->n_stop_ids = below(4);
     random_ids(p->stop_ids, p->n_stop_ids, v);
     for (int n = below(3) ? 0 : below(8); n > 0; n--)
-        (void)!logit_bias_add(&p->logit_bias, below(v), real(-20, 20)); // a token drawn twice has its first number
+        (void)!logit_bias_add(&p->logit_bias, below(v), real(-20, 20)); // a token drawn twice keeps its first number
     p->ignore_eos = below(4) == 0;
 }
 
@@ -216,7 +216,7 @@ END_TEST
 START_TEST(filters_keep_exactly_their_tokens)
 {
     enum { N = 4000, V = 6 };
-    // Probabilities 0.4, 0.3, 0.15, 0.1, 0.05 and nothing, in shuffled order.
+    // Probabilities 0.4, 0.3, 0.15, 0.1, 0.05 and 0, in shuffled order.
     const double probability[V] = {0.1, 0.4, 0.05, 0.3, 0, 0.15};
     float logits[V];
     for (int i = 0; i < V; i++)
@@ -331,7 +331,7 @@ START_TEST(log_probabilities_are_of_the_raw_logits)
     ck_assert_double_eq_tol((double)token.logprob, x[token.token] - log(total), 1e-5);
     sampler_free(s);
 
-    s = sampler_create(3); // fewer tokens than alternatives asked for
+    s = sampler_create(3); // the vocabulary is smaller than the number of alternatives
     p.logprobs = 20;
     const float few[3] = {0, -INFINITY, 0};
     context.n_output = 0;
@@ -406,7 +406,7 @@ START_TEST(end_tokens_wait_for_min_tokens)
     sampler_sample_token(s, logits, &context, &token);
     ck_assert_int_eq(token.token, 0);
 
-    p.ignore_eos = false; // nothing left
+    p.ignore_eos = false; // no token is left
     p.n_stop_ids = 3;
     p.stop_ids[1] = 2;
     p.stop_ids[2] = 3;

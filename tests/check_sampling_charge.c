@@ -33,7 +33,7 @@ static void put(const char *tenant, void (*change)(struct sampling *))
     fixture_submit(&f, client);
 }
 
-// One token for each request on the worker. Returns how many were for the tenant "asks".
+// Generates one token for each request on the worker. Returns how many were for the tenant "asks".
 static int run_pass(int *all)
 {
     uint64_t numbers[64];
@@ -49,8 +49,8 @@ static int run_pass(int *all)
     return asks;
 }
 
-// Checks that of the tokens generated while both tenants have requests waiting, the tenant "asks", whose requests
-// `change` changed, receives `percent`.
+// Applies `change` to the requests of the tenant "asks". Checks that this tenant receives `percent` of the tokens that
+// are generated while requests of both tenants wait.
 static void check_share(void (*change)(struct sampling *), int percent)
 {
     start();
@@ -92,7 +92,8 @@ static void raise_temperature(struct sampling *s)
     s->top_k = 40;
 }
 
-// A request without them counts 16 + 32 x 2 = 80 rows, with them 16 + 32 x 10 = 336, with half of them 208.
+// A request that the host does not sample counts 16 + 32 x 2 = 80 rows. A request whose tokens the host samples counts
+// 16 + 32 x 10 = 336, and 208 if the host samples half of them.
 START_TEST(tokens_follow_the_charge)
 {
     check_share(list_logprobs, 100 * 80 / (80 + 336));
@@ -108,7 +109,7 @@ START_TEST(tokens_that_the_backend_can_sample_cost_the_same)
 }
 END_TEST
 
-// What the limits of an API key count: 131072 / 32768 tokens more for a token that the host samples.
+// In the limits of an API key, a token that the host samples counts 131072 / 32768 tokens more.
 START_TEST(generated_tokens_count_by_their_charge)
 {
     start();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/sched/bin_planner: the scan cost, waiting requests examined to fill bins. It must not grow with the waiting
-// set, however often groups without room are planned for, and whatever waits that does not fit.
+// router/sched/bin_planner: the scan cost, which is the number of waiting requests examined to fill bins. It must not
+// grow with the waiting set, however often bins are planned for groups without room, and whatever requests do not fit.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -42,8 +42,8 @@ static void attach(int group, int kv_blocks, bool prefix_cache)
     groups[group] = fixture_attach(&f, &hello);
 }
 
-// Dispatched to the group attached last, with a first token. Long prompts share their first HEAD tokens, and nothing
-// else.
+// Sends a request to the group attached last, which generates its first token. Long prompts share only their first HEAD
+// tokens.
 static struct client *start(int group, int n_tokens, int max_tokens)
 {
     struct client *client = fixture_request(&f, n_tokens, max_tokens);
@@ -57,7 +57,8 @@ static struct client *start(int group, int n_tokens, int max_tokens)
     return client;
 }
 
-// 13 to 30 blocks each. With a head they share its two blocks with the long prompt that runs on each group.
+// Submits requests of 13 to 30 blocks each. With `head` they share two blocks with the long prompt that runs on each
+// group.
 static void submit_crowd(bool head, bool tenants)
 {
     for (int i = 0; i < WAITING; i++) {
@@ -68,8 +69,8 @@ static void submit_crowd(bool head, bool tenants)
     fixture_advance(&f, 0);
 }
 
-// Each group has 10 of 60 blocks left and all waiting requests need more: overdue or not, with a shared prefix or not,
-// of one tenant or of thousands.
+// Each group has 10 of 60 blocks left, and all waiting requests need more. They are overdue or not, with a shared
+// prefix or not, of one tenant or of thousands.
 START_TEST(groups_without_room_cause_no_further_scan)
 {
     bool overdue = _i & 1, head = _i & 2, tenants = _i & 4;
@@ -83,12 +84,12 @@ START_TEST(groups_without_room_cause_no_further_scan)
     submit_crowd(head, tenants);
     if (overdue) fixture_advance(&f, SECOND);
     ck_assert(f.c->waiting[NODE_WORKER].overdue.count == (overdue ? WAITING : 0));
-    // More room, though still too little, causes one scan: of each tenant, and for one overdue request.
+    // More room that is still too little causes one scan of each tenant, and one for an overdue request.
     uint64_t queues = tenants ? TENANTS : 1, from = totals().scan_cost;
     for (int i = 0; i < GROUPS; i++)
         fake_node_step(&f, groups[i], small[i], 1, 1, FINISH_REASON_STOP);
     uint64_t ends = totals().scan_cost - from;
-    // A token causes none.
+    // A token causes no scan.
     from = totals().scan_cost;
     for (int round = 1; round <= ROUNDS; round++) {
         for (int i = 0; i < GROUPS; i++)
@@ -116,7 +117,7 @@ static struct client *client_of(uint64_t number) // fixture_find walks all clien
     return request_table_find(&f.c->table, number)->sink.user;
 }
 
-// All prompts share a prefix of less than a quarter of their rows: it does not pay to group them, and finding that out
+// All prompts share a prefix of less than a quarter of their rows. Grouping them does not pay, and finding this out
 // costs little. Two groups have room for about six requests.
 START_TEST(a_short_shared_prefix_costs_little)
 {

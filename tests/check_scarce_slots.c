@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/sched/bin_planner: the order of requests where sequence slots, not rows, are short.
+// router/sched/bin_planner: the order of requests if sequence slots, not rows, are scarce.
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
 #include "tests/suite.h"
@@ -8,7 +8,7 @@ enum { SLOTS = 32, CROWD = 400 };
 
 static struct fake_node *w;
 
-// All prompts share a cached prefix, so that rows are never short.
+// All prompts share a cached prefix, so that rows are never scarce.
 static struct client *put_cached(int priority)
 {
     struct client *client = fixture_request(&f, 420, 4);
@@ -40,7 +40,7 @@ static void start(void)
     ck_assert_int_eq(f.c->waiting[NODE_WORKER].overdue.count, CROWD - SLOTS);
 }
 
-// One sequence ends, and the one that takes its slot has its first token.
+// Ends one sequence. Returns the request that gets its slot, after its first token.
 static struct client *free_slot(void)
 {
     fake_node_step(&f, w, fixture_find(&f, w->requests[0]), 1, 1, FINISH_REASON_LENGTH);
@@ -61,7 +61,7 @@ START_TEST(the_next_free_slot_goes_to_the_highest_priority)
 }
 END_TEST
 
-START_TEST(overdue_requests_get_every_other_slot_beside_a_stream_of_higher_priority)
+START_TEST(overdue_requests_get_every_other_slot_during_a_stream_of_higher_priority)
 {
     start();
     int high = 0, oldest_first = 0;
@@ -78,7 +78,7 @@ START_TEST(overdue_requests_get_every_other_slot_beside_a_stream_of_higher_prior
 }
 END_TEST
 
-// Without a higher priority the slots go in turn to the request that is due first and to the tenant served least.
+// Without a higher priority the slots alternate between the request that is due first and the tenant served least.
 START_TEST(a_tenant_with_many_overdue_requests_leaves_slots_to_others)
 {
     start();
@@ -123,7 +123,7 @@ SUITE("scarce_slots")
 {
     FIXTURE(setup, teardown);
     LOOP(the_next_free_slot_goes_to_the_highest_priority, 0, 3);
-    TEST(overdue_requests_get_every_other_slot_beside_a_stream_of_higher_priority);
+    TEST(overdue_requests_get_every_other_slot_during_a_stream_of_higher_priority);
     TEST(a_tenant_with_many_overdue_requests_leaves_slots_to_others);
     TEST(of_several_free_slots_half_go_to_overdue_requests);
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request's tokens do not depend on other requests. Every request is run alone first. Then all requests run together:
-// packed, in chunks, with a KV cache too small for all, replayed from any prefix, beside cancelled requests and behind
-// cached prefixes. Tokens, finish reasons and log-probabilities must be the same bits, and every block must be
+// A request's tokens do not depend on other requests. Every request first runs alone. Then all requests run together:
+// packed, in chunks, with a KV cache too small for all, replayed from any prefix, together with cancelled requests, and
+// after cached prefixes. Tokens, finish reasons and log-probabilities must have the same bits, and every block must be
 // released.
 #include <math.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 #include "tests/scheduler_world.h"
 #include "tests/suite.h"
 
-START_TEST(alone_is_what_a_plain_loop_gives)
+START_TEST(a_request_alone_has_the_tokens_of_a_plain_loop)
 {
     struct world *w = world_open_of(&worlds[_i]);
     world_run_alone(w);
@@ -163,8 +163,8 @@ START_TEST(a_replay_continues_with_the_same_tokens)
         for (int i = 0; i < REQUESTS; i++) {
             struct request *r = &w->requests[i];
             struct sequence_request again = r->ask;
-            // A request that ended by length after `from` tokens has nothing left to generate; one that ended by a stop
-            // token has still to sample that token.
+            // A request that ended by length after `from` tokens has nothing left to generate. A request that ended by
+            // a stop token must still sample that token.
             in[i] = from < again.sampling.max_tokens && from <= w->alone[i].n;
             if (!in[i]) continue;
             memcpy(r->tokens + again.n_tokens, w->alone[i].tokens, (size_t)from * sizeof *r->tokens);
@@ -219,7 +219,7 @@ START_TEST(cancel_in_every_state_affects_no_other_request)
     ck_assert_int_gt(prefilling, 0);
     ck_assert_int_gt(decoding, 0);
 
-    world_start(w, 24, 8, 60); // clear, then free with work left
+    world_start(w, 24, 8, 60); // clears, then frees a scheduler with work left
     for (int round = 0; round < 2; round++) {
         for (int i = 0; i < REQUESTS; i++)
             world_add(w, &w->requests[i].ask);
@@ -243,7 +243,7 @@ static void share_prefixes(struct world *w)
             heads[h][i] = world_random(200);
     for (int i = 0; i < REQUESTS; i++) {
         struct request *r = &w->requests[i];
-        if (i % 3 == 1) { // the prompt and kept ranges of the previous request
+        if (i % 3 == 1) { // has the prompt and kept ranges of the previous request
             struct sequence_request own = r->ask;
             const struct request *before = r - 1;
             memcpy(r->tokens, before->tokens, sizeof r->tokens);
@@ -314,7 +314,7 @@ END_TEST
 SUITE("scheduler")
 {
     TIMEOUT(60);
-    LOOP(alone_is_what_a_plain_loop_gives, 0, WORLDS);
+    LOOP(a_request_alone_has_the_tokens_of_a_plain_loop, 0, WORLDS);
     LOOP(neighbours_and_chunks_change_nothing, 0, WORLDS);
     LOOP(preemption_changes_nothing, 0, WORLDS);
     LOOP(the_victim_loses_fewest_tokens_of_its_own, 0, 4);

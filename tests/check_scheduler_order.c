@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which sequences start and which prompts advance in a pass of the scheduler, and what it shares and reserves in
-// memory.
+// Which sequences start and which prompts advance in a pass of the scheduler, and which KV blocks it shares and
+// reserves.
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +27,7 @@ START_TEST(a_shared_prefix_is_computed_once)
         struct sequence_request other = plain_request(N, tokens[N], 80);
         world_add(w, &other);
         world_step(w);
-        // A request with another prefix does not wait behind them.
+        // A request with another prefix does not wait for them.
         ck_assert_int_eq(w->now[0].n, 1);
         ck_assert_int_eq(w->now[1].n, !on);
         ck_assert_int_eq(w->now[N].n, on);
@@ -38,7 +38,7 @@ START_TEST(a_shared_prefix_is_computed_once)
         for (int i = 0; i < N; i++)
             ck_assert_int_eq(w->cached[i], on && i ? HEAD : 0);
         ck_assert_int_eq(w->cached[N], 0);
-        // The same prompt again: all blocks are cached but that of its last token.
+        // The same prompt again: all blocks but the last token's are cached.
         world_add(w, &other);
         memset(w->now, 0, sizeof w->now);
         world_run(w);
@@ -82,8 +82,9 @@ START_TEST(an_answer_is_a_prefix_of_the_next_turn)
 }
 END_TEST
 
-// A head of ten blocks and little more for each sequence, in the memory of two unshared ones. Short outputs: all twelve
-// run at once. Outputs of more than a block: fewer start, and what they need beyond the reserve preempts few of them.
+// Sequences share a head of ten blocks and need little more. The memory holds two that do not share. With short outputs
+// all twelve run together. With outputs of more than a block fewer start, and blocks needed beyond the reserve preempt
+// few of them.
 START_TEST(sequences_that_share_their_head_run_in_the_memory_of_two)
 {
     enum { HEAD = 160, TAIL = 4, N = 12 };
@@ -110,7 +111,7 @@ START_TEST(sequences_that_share_their_head_run_in_the_memory_of_two)
 }
 END_TEST
 
-// A prompt that fits is started only when a quarter of its output fits too, beside the blocks reserved for others.
+// A prompt that fits starts only if a quarter of its output also fits, in addition to the blocks reserved for others.
 START_TEST(a_quarter_of_the_output_is_reserved)
 {
     static int32_t tokens[2][64];
@@ -236,8 +237,8 @@ START_TEST(half_of_a_pass_goes_to_the_shortest_prompt)
 }
 END_TEST
 
-// Whatever passes take on this machine: first the decodes are measured, then the prompt gets a few rows.
-START_TEST(prompts_beside_decodes_are_paced)
+// However long passes take on this machine, the decodes are measured first, then the prompt gets a few rows.
+START_TEST(prompts_with_decodes_are_paced)
 {
     static int32_t tokens[2][150];
     struct world *w = world_open("llama", 5);
@@ -289,6 +290,6 @@ SUITE("scheduler")
     TEST(decodes_go_first_and_prompts_in_order);
     TEST(a_short_prompt_does_not_wait_for_all_of_a_long_one);
     TEST(half_of_a_pass_goes_to_the_shortest_prompt);
-    TEST(prompts_beside_decodes_are_paced);
+    TEST(prompts_with_decodes_are_paced);
     TEST(prompt_rows_are_counted_in_all_chunks);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// speculator/messages: the memory that an outbox counts is no less than what the router needs for its results.
+// speculator/messages: the memory that an outbox counts is at least the memory that the router needs for its results.
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 enum { MEMORY_MAX = 256 << 20 };
 
-// Memory of the results at the router.
+// Returns the memory of the results at the router.
 static size_t unpacked_memory(const struct score_outbox *outbox)
 {
     Forepack__Cluster__V1__ScoreResults results;
@@ -51,7 +51,7 @@ static void add(struct score_outbox *outbox, int n_kept, bool with_importance)
     free(kept);
 }
 
-// protobuf-c has the most memory for each field just over 16 * (2^k - 1) of them.
+// protobuf-c uses the most memory per field just above 16 * (2^k - 1) fields.
 static const int range_counts[] = {0, 1, 4, 9, 17, 41, 113, 1009, 65521};
 
 START_TEST(an_outbox_counts_what_the_router_needs)

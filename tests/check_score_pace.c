@@ -24,7 +24,7 @@ static const struct model_config config = {.n_layers = 32,
 
 static int64_t now_us;
 
-// Replaces that of libc, so that lib/base/clock.h reads the time of this test.
+// Replaces the function of libc, so that lib/base/clock.h reads the time of this test.
 int clock_gettime(clockid_t id, struct timespec *time)
 {
     *time = (struct timespec){now_us / 1000000, now_us % 1000000 * 1000};
@@ -114,7 +114,7 @@ START_TEST(look_ahead_does_not_wait_for_the_passes_of_other_prompts)
 {
     enum { N = 8 };
     start(8192);
-    add(0, 120000); // 15 full passes and more
+    add(0, 120000); // over 15 full passes
     step();
     for (int i = 1; i <= N; i++)
         add(i, 500);
@@ -184,7 +184,7 @@ START_TEST(short_prompts_do_not_wait_for_a_long_one_to_be_read)
         int64_t added_us = now_us;
         run_until(N);
         ck_assert(!answered_us[0]);
-        // 1,024 rows of each pass are theirs: three passes to read them, the look-ahead of the last.
+        // The short prompts get 1,024 rows of each pass. They take three passes, then the look-ahead of the last.
         ck_assert_int_le(now_us - added_us, (int64_t)(6 * 1.5 * pass_us(BUDGET, 0)));
         run_until(N + 1);
         ck_assert_int_le(now_us - 1000000, 2 * alone_us);
@@ -192,7 +192,7 @@ START_TEST(short_prompts_do_not_wait_for_a_long_one_to_be_read)
 }
 END_TEST
 
-START_TEST(a_chunk_behind_many_entries_takes_no_longer_than_a_full_pass)
+START_TEST(a_chunk_after_many_entries_takes_no_longer_than_a_full_pass)
 {
     start(2048);
     add(0, 131072);
@@ -224,6 +224,6 @@ SUITE("score_pace")
     TEST(prompts_that_arrive_together_share_their_look_ahead_passes);
     TEST(reading_keeps_eight_ninths_of_the_time);
     TEST(short_prompts_do_not_wait_for_a_long_one_to_be_read);
-    TEST(a_chunk_behind_many_entries_takes_no_longer_than_a_full_pass);
+    TEST(a_chunk_after_many_entries_takes_no_longer_than_a_full_pass);
     TEST(a_prompt_that_is_longer_than_the_others_ends_although_others_keep_arriving);
 }

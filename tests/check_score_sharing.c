@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Choices of one prompt share its score: a speculator reads the prompt once, whatever becomes of single choices, and
-// each has the kept tokens that it would have had alone.
+// Choices of one prompt share its score: a speculator reads the prompt once, even if some choices end, and each choice
+// has the kept tokens that it would have alone.
 #include "lib/base/mem.h"
 #include "router/core/core_state.h"
 #include "tests/core_case.h"
@@ -17,7 +17,7 @@ static struct fake_node *attach(enum node_role role, const char *id)
     return fixture_attach(&f, &hello);
 }
 
-// Selections are not held: choices share a score also without them.
+// Selections are not held, because choices share a score without them.
 static void setup_nodes(void)
 {
     setup();
@@ -67,7 +67,7 @@ START_TEST(a_prompt_is_scored_once_for_all_its_choices)
 }
 END_TEST
 
-// Otherwise the answer of one client would depend on another one.
+// Otherwise the answer of one client would depend on another client.
 START_TEST(requests_of_other_exchanges_have_their_own_score)
 {
     submit_choices(PREFILL_ON);
@@ -84,8 +84,8 @@ START_TEST(requests_of_other_exchanges_have_their_own_score)
 }
 END_TEST
 
-// _i: the choice that is cancelled: the one on the speculator, or another one.
-START_TEST(the_others_go_on_when_one_is_cancelled)
+// _i is the choice that is cancelled: the choice on the speculator (0) or another one.
+START_TEST(the_others_continue_when_one_is_cancelled)
 {
     submit_choices(PREFILL_ON);
     ck_assert(core_cancel(f.c, choices[_i]->number, f.now_us));
@@ -131,7 +131,7 @@ START_TEST(all_end_when_a_score_is_required_and_there_is_none)
 }
 END_TEST
 
-// teardown() checks it. The first choice is on the speculator.
+// teardown() checks that all end. The first choice is on the speculator.
 START_TEST(all_end_with_the_router)
 {
     submit_choices(PREFILL_ON);
@@ -139,7 +139,7 @@ START_TEST(all_end_with_the_router)
 }
 END_TEST
 
-// A choice that comes when the score is known is scored by itself, as its selection is not held here.
+// A choice that arrives when the score is known is scored separately, because selections are not held here.
 START_TEST(a_score_that_has_been_answered_is_not_shared)
 {
     choices[0] = choice(PREFILL_ON, 0);
@@ -161,7 +161,7 @@ SUITE("score_sharing")
     FIXTURE(setup_nodes, teardown);
     TEST(a_prompt_is_scored_once_for_all_its_choices);
     TEST(requests_of_other_exchanges_have_their_own_score);
-    LOOP(the_others_go_on_when_one_is_cancelled, 0, CHOICES);
+    LOOP(the_others_continue_when_one_is_cancelled, 0, CHOICES);
     LOOP(all_are_cancelled_in_any_order, 0, CHOICES);
     TEST(all_keep_their_whole_prompt_when_the_speculator_is_lost);
     TEST(all_end_when_a_score_is_required_and_there_is_none);

@@ -13,6 +13,7 @@
 #include "lib/base/mem.h"
 #include "sim/slow_spans.h"
 #include "speculator/scorer.h"
+#include "tests/comm_threads.h"
 #include "tests/model_fixture.h"
 #include "tests/slow_importance.h"
 #include "tests/slow_select.h"
@@ -66,7 +67,7 @@ static void *follow(void *argument)
         pthread_mutex_unlock(&g->mutex);
         if (stop) break;
         struct forward_result out;
-        status = model_forward(g->models[me->rank], g->batch, &out); // the leader waits in its collectives for us
+        status = model_forward(g->models[me->rank], g->batch, &out); // the leader's collectives wait for it
         ck_assert_msg(status == STATUS_OK, "%s", status_message());
         pthread_mutex_lock(&g->mutex);
         g->running--;
@@ -153,14 +154,14 @@ struct prompt_case {
     int tail_tokens;
     struct token_range pinned;
     int n_pinned;
-    const char *error; // the expected one; NULL: none
+    const char *error; // expected error; NULL: none
 };
 
 struct scores {
     float importance[MAX_TOKENS];
     bool kept[MAX_TOKENS];
     int steps, answers;
-    int reused; // in all answers
+    int reused; // number of reused tokens in all answers
     const char *error;
 };
 
@@ -184,7 +185,8 @@ static bool ends_sentence(int32_t token)
     return token % 7 == 0;
 }
 
-// `budget`, `seqs` and `blocks` 0: those of the model. With a prefix cache every prompt is scored twice.
+// Scores the cases. `budget`, `seqs` and `blocks` 0 mean those of the model. With a prefix cache every prompt is scored
+// twice.
 static void score_cached(struct group *g, const struct model_config *config, const struct prompt_case *cases,
                          int n_cases, int budget, int seqs, int blocks, bool prefix_cache, struct scores *scores)
 {
@@ -257,8 +259,8 @@ static void make_cases(struct prompt_case *cases, int n_cases, int longest, cons
     }
 }
 
-// Compares with the slow implementation. False when the kept set cannot be compared, because two chunks score so nearly
-// the same that f32 may rank them the other way. `near` bounds the error of one importance.
+// Compares with the slow implementation. Returns false if the kept set cannot be compared, because two scores are so
+// close that f32 may rank the chunks the other way. `near` bounds the error of one importance.
 static bool compare(const struct slow_llama *slow, const struct tiny_model *spec, const struct model_config *config,
                     const struct prompt_case *c, const struct scores *got, double near)
 {
@@ -342,7 +344,7 @@ START_TEST(eos_ends_the_look_ahead_after_the_step_that_sampled_it)
     int seen[9] = {0};
     for (int i = 0; i < 9; i++) {
         cases[i].prefill.look_ahead = 8;
-        // The tokens that this model generates after this prompt without an EOS; then one of them becomes the EOS.
+        // First the model generates tokens after this prompt without an EOS. Then one of these tokens becomes the EOS.
         int32_t sampled[8];
         double importance[MAX_TOKENS], gap;
         config.n_eos = 0;
@@ -356,7 +358,7 @@ START_TEST(eos_ends_the_look_ahead_after_the_step_that_sampled_it)
         if (compare(slow, &spec, &config, &cases[i], &scores[i], 2e-5)) seen[scores[i].steps]++;
         ck_assert_int_le(scores[i].steps, i % 8 + 1);
     }
-    ck_assert_int_ge(seen[1], 1); // at the first step, that of the prompt's last token
+    ck_assert_int_ge(seen[1], 1); // at the first step, with the prompt's last token
     int between = 0;
     for (int steps = 2; steps < 8; steps++)
         between += seen[steps];
@@ -367,7 +369,7 @@ START_TEST(eos_ends_the_look_ahead_after_the_step_that_sampled_it)
 }
 END_TEST
 
-// Packed, chunked, beside other smoothing windows, behind cached prefixes, and alone: the same bits.
+// Scores have the same bits packed, chunked, with other smoothing windows, after cached prefixes, and alone.
 START_TEST(neighbours_chunks_and_budget_change_no_bit)
 {
     random_state = (uint64_t)_i + 90;
@@ -379,7 +381,7 @@ START_TEST(neighbours_chunks_and_budget_change_no_bit)
     static struct prompt_case cases[18];
     static struct scores alone[18], packed[18];
     make_cases(cases, 18, 150, &config);
-    for (int i = 1; i < 18; i += 2) // mostly the same tokens as the prompt before
+    for (int i = 1; i < 18; i += 2) // most tokens equal those of the prompt before
         memcpy(cases[i].tokens, cases[i - 1].tokens, (size_t)(cases[i].n * 3 / 4) * sizeof *cases[i].tokens);
     for (int i = 0; i < 18; i++)
         score(g, &config, &cases[i], 1, 0, 0, 0, &alone[i]);
@@ -405,7 +407,7 @@ START_TEST(neighbours_chunks_and_budget_change_no_bit)
 }
 END_TEST
 
-// The importance of the first layer alone would be finite: it must not hide that of the second.
+// The importance of the first layer alone is finite. It must not hide the importance of the second layer.
 START_TEST(attention_that_is_not_finite_is_an_error)
 {
     random_state = (uint64_t)_i + 60;
@@ -419,7 +421,7 @@ START_TEST(attention_that_is_not_finite_is_an_error)
     static struct scores scores[3];
     make_cases(cases, 3, 120, &config);
     for (int i = 0; i < 3; i++) {
-        cases[i].prefill.look_ahead = 1; // more would need a token, which there is not without finite logits
+        cases[i].prefill.look_ahead = 1; // a second step needs a token, and thus finite logits
         cases[i].error = "the model's attention is not finite";
     }
     score(g, &config, cases, 3, 0, 0, 0, scores);
@@ -451,9 +453,9 @@ static float *read_npy(const char *path, size_t *count_p)
     return values;
 }
 
-// The file has attention rows of the last prompt token and of seven look-ahead tokens, per head. The latter attend to
-// generated tokens too, so each row is normalised over the prompt. When a head hardly attends to the prompt, its row is
-// lost in the file's f32 (`*exact_p` false), and the result is a lower bound.
+// The file has attention rows of the last prompt token and of seven look-ahead tokens, per head. Look-ahead tokens also
+// attend to generated tokens, so each row is normalised over the prompt. If a head hardly attends to the prompt, the
+// file's f32 lose its row. Then `*exact_p` is false, and the result is a lower bound.
 static void golden_importance(const float *attention, int heads, int n, int look_ahead, int window, double *importance,
                               bool *exact_p)
 {
@@ -490,7 +492,7 @@ static const struct {
 
 enum { GOLDENS = sizeof goldens / sizeof goldens[0], GOLDENS_IN_REPOSITORY = GOLDENS - 1 };
 
-static bool external; // test with the golden vectors outside the repository, and nothing else
+static bool external; // tests only the golden vectors outside the repository
 
 static char *golden_path(const char *format, const char *model)
 {
@@ -516,7 +518,7 @@ START_TEST(golden_attention_gives_the_same_importance)
     char *dir = golden_path("models/%s", name);
     struct model_config config;
     ck_assert_int_eq(model_config_read(dir, &config), STATUS_OK);
-    config.n_eos = 0; // the vectors go on after an end token
+    config.n_eos = 0; // the vectors continue after an end token
     int heads = config.n_layers * config.n_heads;
     size_t count;
     float *attention = read_npy(path, &count); // [8][layers][heads][n]

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// speculator/scorer with a fake model and a calibration: the keep rate of a prompt does not depend on the prompts
-// scored beside it, and a look-ahead that the context cuts short has no calibrated rate.
+// speculator/scorer with a fake model and a calibration: the keep rate of a prompt does not depend on prompts that are
+// scored in the same passes. A look-ahead that the context cuts short has no calibrated rate.
 #include <stdlib.h>
 
 #include "speculator/scorer.h"
@@ -12,7 +12,7 @@ static const struct model_config config = {.vocab_size = VOCAB, .eos_id = {7}, .
 static struct calibration calibration;
 static float logits[PROMPTS * VOCAB], importance[PROMPTS * CONTEXT];
 
-static float number_of(int n, int entries, int j) // of a prompt of n tokens; peaks for some
+static float number_of(int n, int entries, int j) // of a prompt of n tokens; some have peaks
 {
     unsigned x = (unsigned)(n * 7919 + entries * 104729 + j * 1299709);
     x = (x ^ x >> 13) * 2654435761u;
@@ -141,7 +141,7 @@ START_TEST(the_rate_of_a_prompt_does_not_depend_on_the_others)
 }
 END_TEST
 
-// The evidence of fewer steps is not that of the calibration's documents.
+// Fewer steps give other evidence than the calibration's documents have.
 START_TEST(a_look_ahead_cut_short_by_the_context_keeps_all)
 {
     struct answer answers[2] = {0};

@@ -28,7 +28,7 @@ static uint64_t mix(uint64_t x)
     return x ^ x >> 31;
 }
 
-// Numbers of the fake model from `hash`, which covers the tokens of a sequence up to and including a row.
+// Returns a number of the fake model from `hash`, which covers the tokens of a sequence up to and including a row.
 static float probe_of(uint64_t hash, int window, int j)
 {
     return (float)(mix(hash + (uint64_t)window * 1000 + (uint64_t)j) >> 40) / (1 << 24);
@@ -93,7 +93,7 @@ static enum status fake_forward(void *context, const struct ragged_batch *batch,
 
 static const struct model_config config = {.vocab_size = VOCAB, .bos_id = 5, .eos_id = {7, 8, 9}, .n_eos = 3};
 
-// Dimensions with which a row behind 40 entries is as much work as four rows behind none.
+// With these dimensions a row after 40 entries is as much work as four rows without entries before them.
 static const struct model_config attending = {.vocab_size = VOCAB,
                                               .hidden = 8,
                                               .intermediate = 16,
@@ -111,10 +111,10 @@ struct expected {
     int steps;
     int answers; // results received
     bool cancelled;
-    const char *error; // what the error must contain
+    const char *error; // text that the error must contain
 };
 
-// The expected scores by definition, one prompt at a time.
+// Computes the expected scores by definition, one prompt at a time.
 static void expect_scores(struct expected *e, int longest)
 {
     uint64_t hash = 0;
@@ -288,7 +288,7 @@ START_TEST(a_shared_prefix_is_computed_once)
 }
 END_TEST
 
-// Another question on a document that was scored costs its own rows, rounded up to blocks, and the look-ahead.
+// Another question on a scored document computes only its own rows, rounded up to blocks, and the look-ahead.
 START_TEST(a_second_question_computes_its_own_rows_and_the_look_ahead)
 {
     enum { DOCUMENT = 10 * KV_BLOCK_TOKENS, QUESTION = 5, LOOK_AHEAD = 8 };
@@ -340,7 +340,7 @@ START_TEST(passes_fill_up_across_prompts)
     for (int i = 0; i < 10; i++)
         ck_assert_int_eq(items[i].answers, 1);
     ck_assert_int_eq(f->max_rows_seen, 100);
-    ck_assert_int_le(f->passes, 5 + 5 * 7); // a pass that was slow by chance earns look-ahead passes of their own
+    ck_assert_int_le(f->passes, 5 + 5 * 7); // after a pass that was slow by chance, separate look-ahead passes may run
     int idle = f->passes;
     ck_assert_int_eq(scorer_step(s), STATUS_OK); // nothing to do, no pass
     ck_assert_int_eq(f->passes, idle);
@@ -394,7 +394,7 @@ START_TEST(bad_items_answer_with_a_sentence)
 }
 END_TEST
 
-START_TEST(cancel_and_clear_free_blocks_at_once)
+START_TEST(cancel_and_clear_free_blocks_immediately)
 {
     struct fake *f = fake_open(8, 4, MAX_BLOCKS);
     struct scorer_model model = fake_model(f);
@@ -453,6 +453,6 @@ SUITE("scorer_schedule")
     TEST(a_second_question_computes_its_own_rows_and_the_look_ahead);
     TEST(passes_fill_up_across_prompts);
     TEST(bad_items_answer_with_a_sentence);
-    TEST(cancel_and_clear_free_blocks_at_once);
+    TEST(cancel_and_clear_free_blocks_immediately);
     TEST(a_failed_pass_is_reported_and_nothing_leaks);
 }

@@ -116,7 +116,7 @@ START_TEST(hand_worked_cases)
     ck_assert_str_eq(ranges_text(importance, 9, &policy), "2-3 6-7");
     policy.paper_exact = false; // the last chunk takes one of the two places
     ck_assert_str_eq(ranges_text(importance, 9, &policy), "6-8");
-    policy.keep_first = true; // and BOS the other
+    policy.keep_first = true; // BOS takes the other place
     ck_assert_str_eq(ranges_text(importance, 9, &policy), "0-1 8-8");
     policy.keep_rate = 0.2; // forced chunks are kept even beyond the budget
     ck_assert_str_eq(ranges_text(importance, 9, &policy), "0-1 8-8");
@@ -126,7 +126,7 @@ START_TEST(hand_worked_cases)
     policy.pinned = pinned;
     policy.n_pinned = 2;
     ck_assert_str_eq(ranges_text(importance, 9, &policy), "0-2 4-8");
-    policy.paper_exact = true; // switches all of this off
+    policy.paper_exact = true; // switches off all these options
     ck_assert_str_eq(ranges_text(importance, 9, &policy), "6-7");
     policy.keep_rate = 1;
     ck_assert_str_eq(ranges_text(importance, 9, &policy), "0-8");
@@ -138,7 +138,7 @@ START_TEST(hand_worked_cases)
 }
 END_TEST
 
-// The ranges that a budget of tokens keeps of a text whose sentences end with a full stop.
+// Returns the ranges that a budget of tokens keeps of a text. Its sentences end with a full stop.
 static const char *spans_text(const float *importance, int budget, const char *text)
 {
     uint8_t ends[128] = {0};
@@ -156,16 +156,16 @@ START_TEST(a_peak_keeps_its_sentence)
     static const char text[] = "aaaaaaaaa.bbbbbbbbbbbbbb.ccccccccc.dd.ee.ff.gggg.hhhhhhhhhhhhhhhhhhhhhhhhhhhhhh"
                                "hhhhhhhhhhhhhhhhhhh.";
     static float importance[128];
-    importance[17] = 1; // the last token is kept at the cost of one
+    importance[17] = 1; // the last token is always kept, which costs one token
     ck_assert_str_eq(spans_text(importance, 16, text), "10-24 98-98");
     ck_assert_str_eq(spans_text(importance, 8, text), "14-20 98-98"); // cut around the peak
     ck_assert_str_eq(spans_text(importance, 2, text), "17-17 98-98");
-    ck_assert_str_eq(spans_text(importance, 18, text), "0-1 10-24 98-98"); // the rest: the earliest of equals
+    ck_assert_str_eq(spans_text(importance, 18, text), "0-1 10-24 98-98"); // the rest: the earliest span
     importance[17] = 0;
     importance[36] = 1; // sentences of three tokens are kept together
     ck_assert_str_eq(spans_text(importance, 10, text), "35-43 98-98");
     importance[36] = 0;
-    importance[70] = 1; // a long sentence is divided where importance is lowest: here at the first chance
+    importance[70] = 1; // a long sentence is divided where importance is lowest, here at the first possible place
     ck_assert_str_eq(spans_text(importance, 17, text), "60-75 98-98");
     ck_assert_str_eq(spans_text(importance, 99, text), "0-98");
 }
@@ -196,7 +196,7 @@ START_TEST(spans_use_the_whole_budget_in_few_ranges)
         const struct select_policy policy = {
             .keep_rate = rate / 1000.0, .chunk_tokens = CHUNK_TOKENS_AUTO, .keep_first = true, .ends = ends};
         ck_assert_int_eq(kept_tokens(importance, 1000, &policy, &n_ranges), rate < 2 ? 2 : rate);
-        ck_assert_int_le(n_ranges, rate / SPAN_TOKENS_MIN + 3); // and BOS, the span that is cut, the last token
+        ck_assert_int_le(n_ranges, rate / SPAN_TOKENS_MIN + 3); // plus BOS, the span that is cut, and the last token
     }
 }
 END_TEST

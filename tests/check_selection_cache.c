@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores that are reused: a prompt that comes again with the same options is not scored again, and one that differs in
-// anything that its selection depends on is.
+// Scores that are reused. A prompt that arrives again with the same options is not scored again. A prompt is scored if
+// it differs in anything that the selection depends on.
 #include <stdio.h>
 
 #include "lib/base/mem.h"
@@ -14,18 +14,6 @@ enum { PROMPT = 100, KEEP_FIRST = 10, KEEP_LAST = 39 };
 static struct node_hello speculator_hello(const char *id)
 {
     return fixture_hello(NODE_SPECULATOR, id);
-}
-
-static struct fake_node *speculator(const char *id)
-{
-    struct node_hello hello = speculator_hello(id);
-    return fixture_attach(&f, &hello);
-}
-
-static struct fake_node *worker(const char *id)
-{
-    struct node_hello hello = fixture_hello(NODE_WORKER, id);
-    return fixture_attach(&f, &hello);
 }
 
 // A request that asks for speculation, with the document of PROMPT tokens.
@@ -44,7 +32,7 @@ static void submit(struct client *client)
     fixture_advance(&f, 0);
 }
 
-// The document is scored and answered once.
+// Scores and answers the document once.
 static void score_document(struct fake_node *s, struct fake_node *w)
 {
     struct client *client = question();
@@ -73,7 +61,7 @@ static void setup_cache(void)
 
 START_TEST(a_prompt_that_comes_again_is_not_scored_again)
 {
-    struct fake_node *w = worker("w"), *s = speculator("s");
+    struct fake_node *w = attach_worker("w"), *s = attach_speculator("s");
     score_document(s, w);
     struct client *again = question();
     submit(again);
@@ -92,10 +80,10 @@ START_TEST(a_prompt_that_comes_again_is_not_scored_again)
 }
 END_TEST
 
-// Unless the request wants none.
+// No draft is sent if the request wants none.
 START_TEST(a_reused_score_brings_its_draft)
 {
-    struct fake_node *w = worker("w"), *s = speculator("s");
+    struct fake_node *w = attach_worker("w"), *s = attach_speculator("s");
     struct client *first = question();
     first->r->spec.prefill.drafts = _i ? DRAFTS_OFF : DRAFTS_AUTO;
     submit(first);
@@ -120,10 +108,10 @@ START_TEST(a_reused_score_brings_its_draft)
 }
 END_TEST
 
-// Under auto, where the time of scoring decides, a score that is known takes none.
+// Under auto the time of scoring decides. A known score takes no time.
 START_TEST(a_known_selection_is_used_under_auto_and_under_required)
 {
-    struct fake_node *w = worker("w"), *s = speculator("s");
+    struct fake_node *w = attach_worker("w"), *s = attach_speculator("s");
     score_document(s, w);
     for (enum prefill_mode mode = PREFILL_AUTO; mode <= PREFILL_REQUIRED; mode++) {
         struct client *again = question();
@@ -196,7 +184,7 @@ static void (*const changes[])(struct request_spec *spec) = {
 
 START_TEST(another_prompt_policy_or_tenant_is_scored)
 {
-    struct fake_node *w = worker("w"), *s = speculator("s");
+    struct fake_node *w = attach_worker("w"), *s = attach_speculator("s");
     score_document(s, w);
     struct client *other = question();
     changes[_i](&other->r->spec);
@@ -208,7 +196,7 @@ START_TEST(another_prompt_policy_or_tenant_is_scored)
 END_TEST
 
 // A selection holds for any speculator of the same model and arithmetic, and for no other.
-// A speculator whose calibration is for the worker groups' model and the default options.
+// Attaches a speculator whose calibration is for the worker groups' model and the default options.
 static struct fake_node *calibrated_speculator(const char *id)
 {
     struct node_hello hello = speculator_hello(id);
@@ -233,7 +221,7 @@ static struct client *question_with_quality(void)
 
 START_TEST(keep_rates_are_counted_for_each_request_with_a_quality)
 {
-    struct fake_node *w = worker("w"), *s = calibrated_speculator("s");
+    struct fake_node *w = attach_worker("w"), *s = calibrated_speculator("s");
     struct client *first = question_with_quality();
     ck_assert(fake_node_has(s, first));
     struct token_range kept = {KEEP_FIRST, KEEP_LAST};
@@ -253,7 +241,7 @@ END_TEST
 
 START_TEST(a_selection_belongs_to_the_model_of_its_speculator)
 {
-    struct fake_node *w = worker("w"), *s = speculator("s");
+    struct fake_node *w = attach_worker("w"), *s = attach_speculator("s");
     score_document(s, w);
     fixture_detach(&f, s);
     struct client *none = question();
@@ -261,7 +249,7 @@ START_TEST(a_selection_belongs_to_the_model_of_its_speculator)
     ck_assert_int_eq(none->r->skip, SKIP_NO_NODE);
     finish(w, none);
 
-    speculator("same");
+    attach_speculator("same");
     struct client *same = question();
     submit(same);
     ck_assert(fake_node_has(w, same));
@@ -280,9 +268,9 @@ START_TEST(a_selection_belongs_to_the_model_of_its_speculator)
 }
 END_TEST
 
-START_TEST(a_speculator_with_other_arithmetic_scores_anew)
+START_TEST(a_speculator_with_other_arithmetic_scores_again)
 {
-    struct fake_node *w = worker("w"), *s = speculator("s");
+    struct fake_node *w = attach_worker("w"), *s = attach_speculator("s");
     score_document(s, w);
     fixture_detach(&f, s);
     struct node_hello hello = speculator_hello("s");
@@ -314,11 +302,11 @@ static struct fake_node *caching_speculator(const char *id)
     return fixture_attach(&f, &hello);
 }
 
-// The speculator that has read a document gets all questions on it in one bin, which counts the rows of the questions
-// alone, and other documents go to other speculators.
+// The speculator that has read a document gets all questions on it in one bin, which counts only the rows of the
+// questions. Other documents go to other speculators.
 START_TEST(questions_go_to_the_speculator_that_has_read_their_document)
 {
-    worker("w");
+    attach_worker("w");
     struct fake_node *s[2] = {caching_speculator("s0"), caching_speculator("s1")};
     struct fake_node *reader[2];
     for (int document = 0; document < 2; document++) {
@@ -338,7 +326,7 @@ START_TEST(questions_go_to_the_speculator_that_has_read_their_document)
         fixture_advance(&f, 0);
         for (int i = 0; i < 4; i++) {
             ck_assert(fake_node_has(reader[document], questions[i]));
-            ck_assert_int_eq(questions[i]->r->account.rows, QUESTION); // the document is full blocks
+            ck_assert_int_eq(questions[i]->r->account.rows, QUESTION); // the document consists of full blocks
         }
         ck_assert_int_eq(reader[document]->last_bin_items, 4);
     }
@@ -381,7 +369,7 @@ START_TEST(the_selection_used_longest_ago_is_evicted_first)
     int n = 0;
     for (int32_t token = 0; token < MANY; token++) {
         add(cache, token);
-        ck_assert(has(cache, 0)); // used again and again, so it stays
+        ck_assert(has(cache, 0)); // used repeatedly, so it stays
         ck_assert_uint_le(heap_bytes() - before, BYTES + ROOM);
     }
     for (int32_t token = 0; token < MANY; token++)
@@ -390,7 +378,7 @@ START_TEST(the_selection_used_longest_ago_is_evicted_first)
     ck_assert_int_lt(n, MANY);
     ck_assert(has(cache, MANY - 1));
     ck_assert(has(cache, MANY - n + 1));
-    add(cache, 0); // replaces its own
+    add(cache, 0); // replaces its earlier entry
     ck_assert(has(cache, 0));
     ck_assert_uint_le(heap_bytes() - before, BYTES + ROOM);
     selection_cache_free(cache);
@@ -418,7 +406,7 @@ SUITE("selection_cache")
     EACH(another_prompt_policy_or_tenant_is_scored, changes);
     TEST(keep_rates_are_counted_for_each_request_with_a_quality);
     TEST(a_selection_belongs_to_the_model_of_its_speculator);
-    TEST(a_speculator_with_other_arithmetic_scores_anew);
+    TEST(a_speculator_with_other_arithmetic_scores_again);
     TEST(questions_go_to_the_speculator_that_has_read_their_document);
     TEST(the_selection_used_longest_ago_is_evicted_first);
     TEST(a_selection_larger_than_the_cache_is_not_held);

@@ -25,7 +25,7 @@ static void close_table(void)
     tokenizer_free(tokenizer);
 }
 
-// The text with a | where a sentence ends.
+// Returns the text with a | where a sentence ends.
 static const char *divided(const char *text)
 {
     static char out[512];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker group as the router sees it: the answers to valid and invalid sequences, through packed messages.
+// A worker group as the router sees it: its answers to valid and invalid sequences, through packed messages.
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,7 +52,7 @@ static void take_result(struct world *w, const result_message *r)
     strncpy(s->error, r->error, sizeof s->error - 1);
 }
 
-// Packs and unpacks the message, as on its way to the router.
+// Packs and unpacks the message, as when it is sent to the router.
 static void receive(void *arg, const node_message *message)
 {
     struct world *w = arg;

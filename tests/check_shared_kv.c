@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// KV blocks that requests of a worker group share are charged once: to the node in the ledger, and in plans.
+// KV blocks that requests of a worker group share are charged once, both to the node in the ledger and in plans.
 #include <stdio.h>
 #include <string.h>
 
@@ -34,8 +34,8 @@ static struct client *ask(int document, int question, const char *tenant)
     return fixture_put_with_head(&f, DOCUMENT, document, DOCUMENT + question, tenant);
 }
 
-// At once, or one after another while the first run; overdue or not.
-START_TEST(all_questions_on_one_document_run_at_once)
+// The questions arrive together, or one after another while the first run, overdue or not.
+START_TEST(all_questions_on_one_document_run_together)
 {
     bool one_by_one = _i & 1, overdue = _i & 2;
     struct fake_node *w = caching_worker("w", TWO_DOCUMENTS, true);
@@ -82,8 +82,7 @@ START_TEST(without_a_prefix_cache_each_question_is_charged_its_document)
 }
 END_TEST
 
-// The group evicts no block that a sequence uses, and all others: a document that was read before takes its blocks
-// again.
+// The group may evict all blocks that no sequence uses. So a document that was read before is charged its blocks again.
 START_TEST(cached_blocks_that_no_request_uses_are_charged)
 {
     struct fake_node *w = caching_worker("w", TWO_DOCUMENTS, true);
@@ -110,7 +109,8 @@ START_TEST(cached_blocks_that_no_request_uses_are_charged)
 }
 END_TEST
 
-// The first question ends, then the group is lost: those that stay keep the document, and a replay takes it along.
+// The first question ends, then the group is lost. The remaining questions keep the document, and a replay charges it
+// to the new group.
 START_TEST(the_document_stays_charged_until_its_last_question_has_ended)
 {
     struct fake_node *w = caching_worker("w", TWO_DOCUMENTS, true);
@@ -141,7 +141,7 @@ END_TEST
 SUITE("shared_kv")
 {
     FIXTURE(setup, teardown);
-    LOOP(all_questions_on_one_document_run_at_once, 0, 4);
+    LOOP(all_questions_on_one_document_run_together, 0, 4);
     TEST(without_a_prefix_cache_each_question_is_charged_its_document);
     TEST(cached_blocks_that_no_request_uses_are_charged);
     TEST(the_document_stays_charged_until_its_last_question_has_ended);

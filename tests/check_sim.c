@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The simulator itself: events in order, scenarios as text, equal runs for equal seeds, and a failing scenario that is
-// shrunk to what makes it fail.
+// The simulator itself: events in order, scenarios as text, equal runs for equal seeds, and shrinking a failing
+// scenario to the cause of its failure.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -18,7 +18,8 @@ START_TEST(events_come_by_time_and_equal_times_in_the_order_added)
     struct event last = event_queue_take(&queue);
     while (queue.n) {
         struct event next = event_queue_take(&queue);
-        ck_assert(last.at_us < next.at_us || (last.at_us == next.at_us && last.tag < next.tag));
+        ck_assert_int_le(last.at_us, next.at_us);
+        if (last.at_us == next.at_us) ck_assert_uint_lt(last.tag, next.tag);
         last = next;
     }
     event_queue_fini(&queue);
@@ -75,7 +76,7 @@ START_TEST(a_malformed_scenario_is_refused_with_its_line)
 }
 END_TEST
 
-// A node with more sequences than rows never starts: the only action that matters is the one that starts it.
+// A node with more sequences than rows never starts. Only the action that starts it matters.
 START_TEST(a_failing_scenario_is_shrunk_to_its_cause)
 {
     struct scenario s;

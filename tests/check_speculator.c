@@ -55,7 +55,7 @@ static void teardown(void)
     tiny_model_remove(model_dir);
 }
 
-// Starts the program with its stderr in error_file. `extra`: more arguments, separated by spaces.
+// Starts the program with its stderr in error_file. `extra` has more arguments, separated by spaces.
 static pid_t start(int ranks, int port, const char *extra)
 {
     const char *bin = getenv("FOREPACK_BIN");
@@ -262,8 +262,8 @@ START_TEST(a_drain_finishes_running_work)
     make_prompts(prompts, items);
     for (int i = N_PROMPTS; i < COPIES * N_PROMPTS; i++)
         items[i] = items[i - N_PROMPTS];
-    // In one message, so that the node has all of it when it begins. Messages that arrive after the signal would not
-    // count.
+    // One message has all prompts, so that the node has received them when it begins. Messages that arrive after the
+    // signal would not count.
     test_router_send_bin(&router, 1, items, COPIES * N_PROMPTS);
     test_router_await(&router, &router.results, 1);
     kill(child, SIGTERM);
@@ -280,7 +280,7 @@ START_TEST(a_restarted_router_is_served_again)
     static struct prompt prompts[N_PROMPTS];
     item_message *items[N_PROMPTS];
     make_prompts(prompts, items);
-    for (uint64_t bin = 0; bin < 50; bin++) // voided when this router stops
+    for (uint64_t bin = 0; bin < 50; bin++) // dropped when this router stops
         test_router_send_bin(&router, bin, items, N_PROMPTS);
     test_router_await(&router, &router.results, 1);
     int port = router.port;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a CPU backend chooses the prefetch of streamed weights: by given times, by measuring, and from the packed weight
-// cache. That no prefetch changes a result is in check_exactness.
+// How a CPU backend chooses the prefetch of streamed weights: from given times, by measuring, and from the packed
+// weight cache. check_exactness tests that no prefetch changes a result.
 #include <fcntl.h>
 #include <stdio.h>
 #include <sys/stat.h>
@@ -16,7 +16,7 @@
 enum { ROUNDS = STREAM_ROUNDS_MAX };
 static double seconds[STREAM_ROUNDS_MAX][STREAM_CANDIDATES];
 
-// Every candidate takes 1 ms in each round but `fast`, with noise of up to 10 %.
+// Every candidate except `fast` takes 1 ms in each round, with noise of up to 10 %.
 static void fill(int fast, double fast_seconds)
 {
     for (int r = 0; r < ROUNDS; r++)
@@ -63,7 +63,7 @@ START_TEST(a_small_gain_is_not_enough)
 }
 END_TEST
 
-// Times between one and three times the shortest, whatever the candidate.
+// All candidates have times between one and three times the shortest.
 START_TEST(noise_alone_chooses_nothing)
 {
     int misled = 0;
@@ -77,7 +77,7 @@ START_TEST(noise_alone_chooses_nothing)
 }
 END_TEST
 
-// A thread that loses its core makes single samples many times as long, or all samples of one round.
+// If a thread loses its core, single samples or all samples of a round take many times as long.
 START_TEST(interrupted_samples_do_not_matter)
 {
     fill(3, 0.8e-3);
@@ -88,14 +88,14 @@ START_TEST(interrupted_samples_do_not_matter)
         seconds[ROUNDS - 1][c] *= 30;
     }
     ck_assert_int_eq(choose(0), 3);
-    fill(0, 0.9e-3); // each prefetch costs bandwidth, but the samples without were interrupted more often
+    fill(0, 0.9e-3); // prefetching costs bandwidth, but the samples without prefetch were interrupted more often
     for (int r = 0; r < ROUNDS / 2; r++)
         seconds[r][0] *= 10;
     ck_assert_int_eq(choose(0), 0);
 }
 END_TEST
 
-// In the middle of a round memory becomes twice as fast.
+// Memory becomes twice as fast in the middle of a round.
 START_TEST(a_changed_bandwidth_does_not_matter)
 {
     fill(0, 1e-3);
@@ -188,7 +188,7 @@ START_TEST(a_measurement_chooses_a_candidate)
 }
 END_TEST
 
-// What the file and the level do not say about small weights is not measured.
+// If neither the file nor the level gives a prefetch, it is not measured for small weights.
 START_TEST(small_weights_keep_the_default)
 {
     struct cpu *cpu = open_cpu(DTYPE_BF16, 2);
@@ -200,7 +200,7 @@ START_TEST(small_weights_keep_the_default)
 }
 END_TEST
 
-enum { MEASURED_AT = 96 }; // in a file: behind its header; see packed_cache.c
+enum { MEASURED_AT = 96 }; // place in a file, after its header; see packed_cache.c
 
 struct measured {
     uint64_t machine;
@@ -222,7 +222,7 @@ static struct cpu *open_with_file(const struct folder *folder, bool *hit_p)
     return cpu;
 }
 
-// A file of one weight, without a choice.
+// Makes a file of one weight, without a choice.
 static struct folder make_file(void)
 {
     struct folder folder = {.path = "/tmp/forepack-stream-XXXXXX"};
@@ -243,7 +243,7 @@ static void remove_file(struct folder *folder)
     free(folder->file);
 }
 
-// What a start that maps the file takes; false if it is the default.
+// Opens a backend that maps the file. Returns false if its prefetch is the default.
 static bool start(const struct folder *folder, struct stream_prefetch *prefetch_p)
 {
     bool hit;
@@ -280,7 +280,7 @@ START_TEST(a_choice_is_kept_in_the_file)
 }
 END_TEST
 
-// It depends on the number of threads: those of another number do not take it, and replace it.
+// The choice depends on the number of threads. A start with another number does not use the choice, and replaces it.
 START_TEST(another_machine_measures_again)
 {
     static const struct stream_prefetch kept = {STREAM_INTO_L1, 4096}, other = {STREAM_INTO_L2, 8192};

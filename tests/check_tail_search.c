@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// model/tail_search: the result of its definition for any texts, and work in proportion to the text.
+// model/tail_search: the result equals the definition for any texts, and the work is proportional to the text.
 #include <stdlib.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Task documents: the answer of every question is found again in the text by a slow reader that knows only the sentence
-// forms, and the spans contain what the reader needed.
+// Task documents: a slow reader that knows only the sentence forms finds the answer of every question in the text, and
+// the spans contain the sentences that it needed.
 #include <regex.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ static bool find(const char *text, const char *pattern, struct match *m)
 struct reader {
     const char *text; // without the questions
     char answer[512];
-    char needed[NEEDED_MAX][512]; // sentences that the answer follows from
+    char needed[NEEDED_MAX][512]; // sentences from which the answer follows
     int n_needed;
 };
 
@@ -196,7 +196,7 @@ static void check_ids(const char *text, unsigned flags, const int32_t *ids, int 
     free(whole);
 }
 
-// Each span contains one of the needed sentences and little more, and no needed sentence is without a span.
+// Checks that each span contains one of the needed sentences and little more, and that each needed sentence has a span.
 static void check_spans(const struct task_document *document, const struct task_question *q, const struct reader *r)
 {
     ck_assert_int_eq(q->n_spans, r->n_needed);
@@ -224,7 +224,7 @@ static void check_question(const struct task_request *request, const struct task
 {
     const struct task_question *q = &document->questions[i];
     unsigned flags = request->chat ? TOKENIZER_PARSE_SPECIAL : 0;
-    // The text ends where the question starts; in the chat form it starts after the last mark before it.
+    // The text ends where the question starts. In the chat form the text starts after the last mark before it.
     const char *text = request->chat ? strstr(document->prompt, "user\n") + 5 : document->prompt;
     const char *asked = i ? q->turn : text;
     for (const char *at = asked; (at = strstr(at, "\n\n")); at += 2)
@@ -257,8 +257,10 @@ static void check_document(const struct task_request *request)
 {
     struct task_document document, again;
     ck_assert_msg(task_make(tokenizer, request, &document) == STATUS_OK, "%s", status_message());
-    ck_assert_msg(document.n <= request->tokens && document.n > request->tokens - 80, "%s: %d tokens for %d",
-                  task_name(request->task), document.n, request->tokens);
+    ck_assert_msg(document.n <= request->tokens, "%s: %d tokens for %d", task_name(request->task), document.n,
+                  request->tokens);
+    ck_assert_msg(document.n > request->tokens - 80, "%s: %d tokens for %d", task_name(request->task), document.n,
+                  request->tokens);
     check_ids(document.prompt, request->chat ? TOKENIZER_PARSE_SPECIAL : TOKENIZER_ADD_SPECIAL, document.ids,
               document.n);
     ck_assert_int_ge(document.n_questions, 1);
@@ -320,7 +322,7 @@ START_TEST(seeds_share_no_document)
 }
 END_TEST
 
-// The counts that are asked for first are evenly spread, so the most frequent one is no good guess.
+// The counts that the first questions ask for are evenly spread, so the most frequent count is no good guess.
 START_TEST(counts_are_evenly_spread)
 {
     int seen[10] = {0};
@@ -332,8 +334,10 @@ START_TEST(counts_are_evenly_spread)
         seen[atoi(document.questions[0].answer)]++;
         task_document_free(&document);
     }
-    for (int count = 1; count <= 6; count++)
-        ck_assert_msg(seen[count] > 50 && seen[count] < 100, "%d is the answer %d times of 450", count, seen[count]);
+    for (int count = 1; count <= 6; count++) {
+        ck_assert_msg(seen[count] > 50, "%d is the answer %d times of 450", count, seen[count]);
+        ck_assert_msg(seen[count] < 100, "%d is the answer %d times of 450", count, seen[count]);
+    }
 }
 END_TEST
 

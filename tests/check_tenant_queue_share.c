@@ -21,7 +21,7 @@ static void start(int percent, int n_weights)
     fixture_attach(&f, &hello);
 }
 
-// Submits requests of `n_tokens` until one is refused; returns how many were not.
+// Submits requests of `n_tokens` until one is refused. Returns how many were accepted.
 static int fill(const char *tenant, int n_tokens, const char *reason)
 {
     for (int n = 0;; n++) {
@@ -39,7 +39,7 @@ START_TEST(a_tenant_alone_fills_its_part_and_others_fill_the_rest)
     ck_assert_int_eq(fill("greedy", 1, "the queue is full for this tenant: 80 of its requests"), 80);
     ck_assert_int_eq(fill("other", 1, "for this tenant: 16 of its requests"), 16);
     ck_assert_int_eq(fill(NULL, 1, "for this tenant: 3 of its requests"), 3);
-    fixture_advance(&f, SECOND); // the node takes what waits: there is room again
+    fixture_advance(&f, SECOND); // the node gets the waiting requests: there is room again
     ck_assert_int_gt(fill("greedy", 1, "for this tenant"), 0);
 }
 END_TEST
@@ -84,7 +84,7 @@ START_TEST(four_bytes_of_a_grammar_count_as_a_token)
         "this has 11 (4 bytes of its grammar, stop strings and turns' pinned ranges count as one); try again later");
     ck_assert_int_eq(put_with_grammar(1, 40000)->status, STATUS_OUT_OF_RANGE);
     ck_assert_int_eq(put_with_grammar(9, 4)->ends, 0);
-    fixture_advance(&f, SECOND); // the node takes what waits
+    fixture_advance(&f, SECOND); // the node gets the waiting requests
     check_waiting_tokens(0);
 }
 END_TEST

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Streaming text: for any ids and stop strings, the pieces joined equal the decoded ids, cut where a slow search finds
+// Streaming text: for any ids and stop strings, the joined pieces equal the decoded ids, cut where a slow search finds
 // the first completed stop string.
 #include <stdio.h>
 #include <stdlib.h>
@@ -87,8 +87,8 @@ START_TEST(pieces_joined_equal_decoding)
             ids[i] = (int32_t)(random_next(&state) % (uint64_t)(random_next(&state) % 2 ? 300 : most));
         char *want = decode(t, ids, n, &size);
         stream_all(t, ids, n, NULL, 0, 0, all);
-        ck_assert_msg(all->n == size && !memcmp(all->text, want, size), "%s: \"%s\", not \"%s\"", tokenizers[_i],
-                      all->text, want);
+        ck_assert_msg(all->n == size, "%s: \"%s\", not \"%s\"", tokenizers[_i], all->text, want);
+        ck_assert_msg(!memcmp(all->text, want, size), "%s: \"%s\", not \"%s\"", tokenizers[_i], all->text, want);
         free(want);
     }
     free(all);
@@ -96,7 +96,7 @@ START_TEST(pieces_joined_equal_decoding)
 }
 END_TEST
 
-// The slow search: the first place where a stop string ends; of several there, the longest.
+// The slow search. Finds the first place where a stop string ends, and the longest of several that end there.
 static size_t find_cut(const char *text, size_t n, const char *const *stops, int n_stops, int *stop_p)
 {
     *stop_p = -1;
@@ -163,8 +163,8 @@ static struct text_piece push_byte(struct text_stream *stream, int byte, bool ma
 
 static void check_piece(struct text_piece piece, const char *text, int stop)
 {
-    ck_assert_msg(piece.size_bytes == strlen(text) && !memcmp(piece.text, text, piece.size_bytes),
-                  "\"%.*s\", not \"%s\"", (int)piece.size_bytes, piece.text, text);
+    ck_assert_msg(piece.size_bytes == strlen(text), "\"%.*s\", not \"%s\"", (int)piece.size_bytes, piece.text, text);
+    ck_assert_mem_eq(piece.text, text, piece.size_bytes);
     ck_assert_int_eq(piece.stop, stop);
 }
 
@@ -187,7 +187,7 @@ static void close_pieces(void)
     tokenizer_free(pieces);
 }
 
-START_TEST(streams_that_share_stop_strings_read_on_their_own)
+START_TEST(streams_that_share_stop_strings_are_independent)
 {
     struct text_stream *first = open_stream(pieces, "ab");
     check_piece(push_byte(first, 'a', true), "", -1);
@@ -273,7 +273,8 @@ START_TEST(a_stop_string_does_not_count_before_min_tokens)
 {
     struct text_stream *stream = open_stream(pieces, "aa");
     check_piece(push_byte(stream, 'a', false), "", -1);
-    check_piece(push_byte(stream, 'a', false), "a", -1); // completed, but text; its end may start another one
+    // The stop string is complete, but part of the text. Its end may start another stop string.
+    check_piece(push_byte(stream, 'a', false), "a", -1);
     check_piece(push_byte(stream, 'a', true), "", 0);
     text_stream_free(stream);
 }
@@ -342,7 +343,7 @@ SUITE("text stream")
         TCASE("one case each");
         TIMEOUT(30);
         FIXTURE(open_pieces, close_pieces);
-        TEST(streams_that_share_stop_strings_read_on_their_own);
+        TEST(streams_that_share_stop_strings_are_independent);
         TEST(stop_strings_take_three_bytes_for_each);
         TEST(half_a_character_is_held_back);
         TEST(a_possible_stop_string_is_held_back);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/core: the work of one tick is bounded, whatever becomes due at once and however many nodes are idle; what is
-// left follows in the next ticks, in the same order.
+// router/core: the work of one tick is bounded, however much becomes due at the same time and however many nodes are
+// idle. The next ticks do the rest, in the same order.
 #include <stdio.h>
 
 #include "router/core/core_state.h"
@@ -50,7 +50,7 @@ static bool is_due(void)
     return core_next_deadline_us(f.c) <= f.now_us;
 }
 
-// One slot, taken: nothing is dispatched.
+// Occupies the only slot, so that nothing is dispatched.
 static struct client *fill_group(void)
 {
     attach(0, 1);
@@ -82,7 +82,7 @@ START_TEST(nodes_without_room_are_searched_in_several_ticks)
 }
 END_TEST
 
-START_TEST(a_queue_that_becomes_overdue_at_once_is_marked_in_parts_oldest_first)
+START_TEST(a_queue_that_becomes_overdue_together_is_marked_in_parts_oldest_first)
 {
     fill_group();
     f.now_us += f.options.max_wait_us;
@@ -116,7 +116,7 @@ START_TEST(an_event_between_two_ticks_is_served_from_the_requests_due_first)
 }
 END_TEST
 
-START_TEST(deadlines_that_pass_at_once_end_requests_in_parts)
+START_TEST(deadlines_that_pass_together_end_requests_in_parts)
 {
     attach(0, 1);
     fixture_send(&f, 10, 4);
@@ -158,8 +158,8 @@ SUITE("tick_work")
 {
     FIXTURE(setup, teardown);
     TEST(nodes_without_room_are_searched_in_several_ticks);
-    TEST(a_queue_that_becomes_overdue_at_once_is_marked_in_parts_oldest_first);
+    TEST(a_queue_that_becomes_overdue_together_is_marked_in_parts_oldest_first);
     TEST(an_event_between_two_ticks_is_served_from_the_requests_due_first);
-    TEST(deadlines_that_pass_at_once_end_requests_in_parts);
+    TEST(deadlines_that_pass_together_end_requests_in_parts);
     TEST(idle_nodes_get_bins_in_several_ticks);
 }

@@ -24,7 +24,7 @@ static void encode_into(struct tokenizer *t, const char *text, size_t n, unsigne
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
 }
 
-// Expects the ids `want` (a JSON array).
+// Checks that the text has the ids `want` (a JSON array).
 static void check_ids(struct tokenizer *t, const char *text, size_t n, unsigned flags, const json_t *want,
                       const char *what)
 {
@@ -50,7 +50,8 @@ static void check_text(struct tokenizer *t, const json_t *ids, unsigned flags, c
     for (int i = 0; i < count; i++)
         list[i] = (int32_t)json_integer_value(json_array_get(ids, (size_t)i));
     ck_assert_int_eq(tokenizer_decode(t, list, count, flags, &text, &size), STATUS_OK);
-    ck_assert_msg(size == n && !memcmp(text, want, n), "%s: decoded to \"%s\", not \"%s\"", what, text, want);
+    ck_assert_msg(size == n, "%s: decoded to \"%s\", not \"%s\"", what, text, want);
+    ck_assert_msg(!memcmp(text, want, n), "%s: decoded to \"%s\", not \"%s\"", what, text, want);
     free(text);
     free(list);
 }
@@ -106,7 +107,7 @@ START_TEST(published_vectors_agree)
             check_ids(t, text, n, 0, json_object_get(row, "ids"), id);
             ck_assert_uint_le(tokenizer_min_tokens(t, text, n), json_array_size(json_object_get(row, "ids")));
             utf8proc_uint8_t *nfc =
-                utf8proc_NFC((const utf8proc_uint8_t *)text); // Qwen's normalizer: its ids are those of the NFC text
+                utf8proc_NFC((const utf8proc_uint8_t *)text); // Qwen's normalizer: a text has the ids of its NFC form
             const char *want = _i == 3 ? (const char *)nfc : text;
             check_text(t, json_object_get(row, "ids"), 0, want, strlen(want), id);
             free(nfc);
@@ -124,7 +125,6 @@ static void check_golden_case(struct tokenizer *t, const json_t *one)
     const json_t *prompt = json_object_get(one, "prompt"), *text = json_object_get(one, "text");
     const json_t *ids = json_object_get(one, "prompt_ids");
     check_ids(t, json_string_value(prompt), json_string_length(prompt), TOKENIZER_ADD_SPECIAL, ids, "golden");
-    ck_assert_int_eq(json_integer_value(json_array_get(ids, 0)), tokenizer_bos(t));
     if (!text) return;
     json_t *all = json_copy((json_t *)ids);
     json_array_extend(all, json_object_get(one, "generated_ids"));
@@ -161,7 +161,7 @@ START_TEST(nfc_agrees_with_utf8proc_on_every_character)
     char *text = mem_alloc((size_t)12 * 0x110000);
     size_t n = 0;
     for (int32_t c = 1; c < 0x110000;
-         c++) { // after ASCII; then before unordered marks, every third after another character
+         c++) { // after ASCII; then before unordered marks; every third one after another character
         if (c >= 0xD800 && c < 0xE000) continue;
         text[n++] = 'x';
         n += (size_t)utf8proc_encode_char(c, (utf8proc_uint8_t *)text + n);
@@ -192,7 +192,7 @@ struct symbol {
     int n;
 };
 
-// BPE by its definition: repeatedly join the leftmost neighbours with the lowest merge.
+// BPE by its definition: joins repeatedly the leftmost neighbours with the lowest merge.
 static int slow_merge(const json_t *merges, struct symbol *symbols, int n)
 {
     for (;;) {
@@ -232,8 +232,8 @@ static void check_merging(struct tokenizer *t, const json_t *merges, const char 
         ck_assert_msg(n == n_ids, "%s: %d ids, not %d", word, n_ids, n);
         for (int i = 0; i < n; i++) {
             const char *token = tokenizer_token(t, ids[i]);
-            ck_assert_msg(!strncmp(token, symbols[i].text, (size_t)symbols[i].n) && !token[symbols[i].n],
-                          "%s: id %d is \"%s\"", word, i, token);
+            ck_assert_msg(strlen(token) == (size_t)symbols[i].n, "%s: id %d is \"%s\"", word, i, token);
+            ck_assert_mem_eq(token, symbols[i].text, strlen(token));
         }
         free(ids);
     }
@@ -251,7 +251,7 @@ START_TEST(merging_agrees_with_the_definition)
 }
 END_TEST
 
-// Adds all words of `n` letters a and b to the vocabulary, and their merges in front of a random other one.
+// Adds all words of `n` letters a and b to the vocabulary, and each of their merges before a random other merge.
 static void add_words(json_t *vocab, json_t *merges, int n, uint64_t *state)
 {
     for (int bits = 0; bits < 1 << n; bits++) {
@@ -268,7 +268,7 @@ static void add_words(json_t *vocab, json_t *merges, int n, uint64_t *state)
     }
 }
 
-// Merges that make more neighbours mergeable than they take away: many entries of the heap are stale.
+// These merges make more neighbours mergeable than they remove, so many entries of the heap are stale.
 START_TEST(merging_in_any_order_agrees_with_the_definition)
 {
     uint64_t state = (uint64_t)_i + 1;
@@ -319,7 +319,8 @@ START_TEST(decoding_gives_the_text_back)
         char *back;
         encode_into(t, text, n, 0, &ids, &n_ids);
         ck_assert_int_eq(tokenizer_decode(t, ids, n_ids, 0, &back, &size), STATUS_OK);
-        ck_assert_msg(size == n && !memcmp(back, text, n), "\"%.*s\" came back as \"%s\"", (int)n, text, back);
+        ck_assert_msg(size == n, "\"%.*s\" came back as \"%s\"", (int)n, text, back);
+        ck_assert_mem_eq(back, text, n);
         ck_assert_uint_le(n, (size_t)n_ids * tokenizer_longest_piece_bytes(t));
         ck_assert_uint_le(tokenizer_min_tokens(t, text, n), n_ids);
         free(back);
@@ -392,7 +393,7 @@ static bool ignore_id(void *user, int32_t id, size_t start)
     return true;
 }
 
-// A client chooses the length of a word. The scratch keeps what the word took.
+// A client chooses the length of a word, and the scratch keeps the memory that a word needed.
 START_TEST(the_memory_of_a_long_word_is_bounded)
 {
     static const char *const units[] = {"-", " ", "et", "theinternet", "\u00e9"};
@@ -415,63 +416,69 @@ START_TEST(the_memory_of_a_long_word_is_bounded)
 }
 END_TEST
 
+static struct tokenizer *byte_tokenizer;
+
+static void open_bytes(void)
+{
+    byte_tokenizer = open_variant("bytes", NULL, NULL);
+}
+
+static void free_bytes(void)
+{
+    tokenizer_free(byte_tokenizer);
+}
+
 START_TEST(text_that_is_not_utf8_is_refused_with_its_place)
 {
-    struct tokenizer *t = open_variant("bytes", NULL, NULL);
     int32_t *ids = NULL;
     int n = -1;
-    ck_assert_int_eq(tokenizer_encode(t, "abc\xFF", 4, 0, &ids, &n), STATUS_INVALID);
+    ck_assert_int_eq(tokenizer_encode(byte_tokenizer, "abc\xFF", 4, 0, &ids, &n), STATUS_INVALID);
     ck_assert_ptr_nonnull(strstr(status_message(), "byte 3"));
-    ck_assert_int_eq(tokenizer_encode(t, "\xE2\x82", 2, 0, &ids, &n), STATUS_INVALID);
-    ck_assert_int_eq(tokenizer_encode(t, "\xED\xA0\x80", 3, 0, &ids, &n), STATUS_INVALID);
-    ck_assert_int_eq(tokenizer_encode(t, "", TOKENIZER_TEXT_LIMIT_BYTES + 1, 0, &ids, &n), STATUS_INVALID);
+    ck_assert_int_eq(tokenizer_encode(byte_tokenizer, "\xE2\x82", 2, 0, &ids, &n), STATUS_INVALID);
+    ck_assert_int_eq(tokenizer_encode(byte_tokenizer, "\xED\xA0\x80", 3, 0, &ids, &n), STATUS_INVALID);
+    ck_assert_int_eq(tokenizer_encode(byte_tokenizer, "", TOKENIZER_TEXT_LIMIT_BYTES + 1, 0, &ids, &n), STATUS_INVALID);
     ck_assert_ptr_null(ids);
     ck_assert_int_eq(n, -1);
-    encode_into(t, "", 0, 0, &ids, &n);
+    encode_into(byte_tokenizer, "", 0, 0, &ids, &n);
     ck_assert_ptr_nonnull(ids);
     ck_assert_int_eq(n, 0);
     free(ids);
-    tokenizer_free(t);
 }
 END_TEST
 
 START_TEST(ids_outside_the_vocabulary_are_refused)
 {
-    struct tokenizer *t = open_variant("bytes", NULL, NULL);
-    int32_t last = tokenizer_vocab_size(t) - 1, wrong[] = {last + 1, -1, INT32_MAX, INT32_MIN};
+    int32_t last = tokenizer_vocab_size(byte_tokenizer) - 1, wrong[] = {last + 1, -1, INT32_MAX, INT32_MIN};
     char *text, expected[64];
     size_t size;
     const char *bytes;
-    ck_assert_int_eq(tokenizer_decode(t, &last, 1, 0, &text, NULL), STATUS_OK);
+    ck_assert_int_eq(tokenizer_decode(byte_tokenizer, &last, 1, 0, &text, NULL), STATUS_OK);
     ck_assert_str_eq(text, "</s>");
     free(text);
     for (int i = 0; i < 4; i++) {
-        ck_assert_int_eq(tokenizer_decode(t, &wrong[i], 1, 0, &text, &size), STATUS_INVALID);
+        ck_assert_int_eq(tokenizer_decode(byte_tokenizer, &wrong[i], 1, 0, &text, &size), STATUS_INVALID);
         snprintf(expected, sizeof expected, "token id %d: must be 0 to %d", wrong[i], last);
         ck_assert_str_eq(status_message(), expected);
-        tokenizer_piece(t, wrong[i], &bytes, &size);
+        tokenizer_piece(byte_tokenizer, wrong[i], &bytes, &size);
         ck_assert_uint_eq(size, 0);
-        ck_assert(!tokenizer_is_special(t, wrong[i]));
-        ck_assert_ptr_null(tokenizer_token(t, wrong[i]));
+        ck_assert(!tokenizer_is_special(byte_tokenizer, wrong[i]));
+        ck_assert_ptr_null(tokenizer_token(byte_tokenizer, wrong[i]));
     }
-    tokenizer_free(t);
 }
 END_TEST
 
 START_TEST(tokens_with_too_much_text_are_refused)
 {
-    struct tokenizer *t = open_variant("bytes", NULL, NULL);
-    int32_t last = tokenizer_vocab_size(t) - 1; // of four bytes
+    int32_t last = tokenizer_vocab_size(byte_tokenizer) - 1; // of four bytes
     int n = (int)(TOKENIZER_DECODE_LIMIT_BYTES / 4);
     int32_t *ids = mem_alloc_array((size_t)n + 1, sizeof *ids);
     char *text;
     size_t size;
     for (int i = 0; i <= n; i++)
         ids[i] = last;
-    ck_assert_int_eq(tokenizer_decode(t, ids, n + 1, 0, &text, &size), STATUS_OUT_OF_RANGE);
+    ck_assert_int_eq(tokenizer_decode(byte_tokenizer, ids, n + 1, 0, &text, &size), STATUS_OUT_OF_RANGE);
     ck_assert_ptr_nonnull(strstr(status_message(), "over 16 MiB"));
     free(ids);
-    tokenizer_free(t);
 }
 END_TEST
 
@@ -520,53 +527,49 @@ static void *encode_often(void *user)
 
 START_TEST(threads_can_share_a_tokenizer)
 {
-    struct tokenizer *t = open_variant("bytes", NULL, NULL);
-    void *alone = encode_often(t), *result[4];
+    void *alone = encode_often(byte_tokenizer), *result[4];
     pthread_t threads[4];
     for (int i = 0; i < 4; i++)
-        pthread_create(&threads[i], NULL, encode_often, t);
+        pthread_create(&threads[i], NULL, encode_often, byte_tokenizer);
     for (int i = 0; i < 4; i++) {
         pthread_join(threads[i], &result[i]);
         ck_assert_ptr_eq(result[i], alone);
     }
     ck_assert_ptr_nonnull(alone);
-    tokenizer_free(t);
 }
 END_TEST
 
 START_TEST(untrusted_ranges_contain_no_special_tokens)
 {
-    struct tokenizer *t = open_variant("bytes", NULL, NULL);
     const char *text = "<|im_start|>a<|im_end|><tool><|im_end|>";
     struct text_range untrusted[] = {{12, 29}}; // a<|im_end|><tool>
     struct text_range part[] = {{0, 1}, {38, 39}};
     size_t *starts;
     int32_t *ids;
     int n, special = 0, tools = 0;
-    ck_assert_int_eq(tokenizer_encode_untrusted(t, text, strlen(text), TOKENIZER_PARSE_SPECIAL, untrusted, 1, INT_MAX,
-                                                &ids, &starts, &n),
+    ck_assert_int_eq(tokenizer_encode_untrusted(byte_tokenizer, text, strlen(text), TOKENIZER_PARSE_SPECIAL, untrusted,
+                                                1, INT_MAX, &ids, &starts, &n),
                      STATUS_OK);
     for (int i = 0; i < n; i++) {
-        special += tokenizer_is_special(t, ids[i]);
-        tools += !strcmp(tokenizer_token(t, ids[i]), "<tool>");
+        special += tokenizer_is_special(byte_tokenizer, ids[i]);
+        tools += !strcmp(tokenizer_token(byte_tokenizer, ids[i]), "<tool>");
     }
     ck_assert_int_eq(special, 2);
     ck_assert_int_eq(tools, 1); // an added token that is not special
-    ck_assert_str_eq(tokenizer_token(t, ids[0]), "<|im_start|>");
-    ck_assert_str_eq(tokenizer_token(t, ids[n - 1]), "<|im_end|>");
+    ck_assert_str_eq(tokenizer_token(byte_tokenizer, ids[0]), "<|im_start|>");
+    ck_assert_str_eq(tokenizer_token(byte_tokenizer, ids[n - 1]), "<|im_end|>");
     ck_assert_uint_eq(starts[n - 1], 29);
     free(ids);
     free(starts);
     // A special token that only touches an untrusted byte is not recognised either.
-    ck_assert_int_eq(
-        tokenizer_encode_untrusted(t, text, strlen(text), TOKENIZER_PARSE_SPECIAL, part, 2, INT_MAX, &ids, NULL, &n),
-        STATUS_OK);
+    ck_assert_int_eq(tokenizer_encode_untrusted(byte_tokenizer, text, strlen(text), TOKENIZER_PARSE_SPECIAL, part, 2,
+                                                INT_MAX, &ids, NULL, &n),
+                     STATUS_OK);
     special = 0;
     for (int i = 0; i < n; i++)
-        special += tokenizer_is_special(t, ids[i]);
+        special += tokenizer_is_special(byte_tokenizer, ids[i]);
     ck_assert_int_eq(special, 1);
     free(ids);
-    tokenizer_free(t);
 }
 END_TEST
 
@@ -597,7 +600,7 @@ START_TEST(encoding_stops_at_the_limit)
 }
 END_TEST
 
-// 60 MB of one letter are far more tokens than any context: found without encoding them.
+// 60 MB of one letter have far more tokens than any context. This is found without encoding them.
 START_TEST(the_least_number_of_tokens_is_near_the_number)
 {
     struct tokenizer *t = open_variant("bytes", NULL, NULL);
@@ -609,13 +612,13 @@ START_TEST(the_least_number_of_tokens_is_near_the_number)
     ck_assert_uint_eq(tokenizer_min_tokens(t, "", 0), 0);
     tokenizer_free(t);
     t = open_variant("bytes", "{\"added_tokens\":[{\"id\":500,\"content\":\"<x>\",\"lstrip\":true}]}", NULL);
-    ck_assert_uint_eq(tokenizer_min_tokens(t, text, sizeof text), 0); // one token may stand for any number of blanks
+    ck_assert_uint_eq(tokenizer_min_tokens(t, text, sizeof text), 0); // one token may represent any number of blanks
     tokenizer_free(t);
 }
 END_TEST
 
-// Tokens of 16 bytes that share a slot under a hash that mixes words without a random key. A table that finds a slot by
-// trying one after the other would take hours.
+// Tokens of 16 bytes that share a slot under a hash that mixes words without a random key. A table that tries one slot
+// after another would take hours.
 START_TEST(tokens_that_are_made_to_collide_do_not)
 {
     enum { TOKENS = 1 << 20, WORDS = 2 };
@@ -663,12 +666,16 @@ SUITE("tokenizer")
     LOOP(token_starts_ascend_and_cover_the_text, 0, 2);
     LOOP(long_runs_of_one_character_pass, 0, 9);
     LOOP(the_memory_of_a_long_word_is_bounded, 0, 5);
+    TEST(ill_formed_bytes_become_replacement_characters);
+    LOOP(encoding_stops_at_the_limit, 0, 2);
+    TEST(the_least_number_of_tokens_is_near_the_number);
+
+    TCASE("bytes");
+    TIMEOUT(60);
+    FIXTURE(open_bytes, free_bytes);
     TEST(text_that_is_not_utf8_is_refused_with_its_place);
     TEST(ids_outside_the_vocabulary_are_refused);
     TEST(tokens_with_too_much_text_are_refused);
-    TEST(ill_formed_bytes_become_replacement_characters);
     TEST(threads_can_share_a_tokenizer);
     TEST(untrusted_ranges_contain_no_special_tokens);
-    LOOP(encoding_stops_at_the_limit, 0, 2);
-    TEST(the_least_number_of_tokens_is_near_the_number);
 }

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens that only files other than tokenizer.json have: recognised in texts, or refused with the key that names them.
+// Tokens that are not in tokenizer.json but in other files are recognised in texts, or refused with the key that names
+// them.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +9,7 @@
 #include "tests/suite.h"
 #include "tests/text_data.h"
 
-// Opens the fixture "bytes" with these files beside it.
+// Opens the fixture "bytes" with these additional files.
 static struct tokenizer *open_files(const char *config, const char *map, const char *added, enum status *status_p)
 {
     char *path = fixture_path("bytes/tokenizer.json"), *text = file_read(path, NULL);
@@ -23,14 +24,15 @@ static struct tokenizer *open_files(const char *config, const char *map, const c
     return t;
 }
 
-// Ids of "a<word>b" are those of "a", `id`, "b".
+// Checks that the ids of "a<word>b" are those of "a", `id`, "b".
 static void ck_recognised(const struct tokenizer *t, const char *word, int32_t id, bool special)
 {
     char *text = mem_format("a%sb", word);
     int32_t *ids;
     int n;
     ck_assert_int_eq(tokenizer_encode(t, text, strlen(text), TOKENIZER_PARSE_SPECIAL, &ids, &n), STATUS_OK);
-    ck_assert_msg(n == 3 && ids[1] == id, "%s: %d tokens, the second is %d, not %d", text, n, ids[1], id);
+    ck_assert_msg(n == 3, "%s: %d tokens", text, n);
+    ck_assert_msg(ids[1] == id, "%s: the second token is %d, not %d", text, ids[1], id);
     ck_assert_int_eq(tokenizer_is_special(t, id), special);
     free(ids);
     free(text);

@@ -11,7 +11,8 @@
 #define PARENT "00f067aa0ba902b7"
 #define VALID  "00-" TRACE "-" PARENT "-01"
 
-// Whether it is the trace of VALID. The text is read from a block of its own, so that the sanitizers see its end.
+// Returns true if the context has the trace of VALID. The text is in a separate block, so that the sanitizers know its
+// end.
 static bool is_read(const char *traceparent, bool *sampled_p)
 {
     static const uint8_t trace[] = {0x4b, 0xf9, 0x2f, 0x35, 0x77, 0xb3, 0x4d, 0xa6,
@@ -42,7 +43,7 @@ START_TEST(valid_parents_are_read)
         {"00-" TRACE "-" PARENT "-00", false},
         {"00-" TRACE "-" PARENT "-03", true}, // the second flag: the trace id is random
         {"00-" TRACE "-" PARENT "-fe", false},
-        {"01-" TRACE "-" PARENT "-01", true}, // later versions: what is known of them
+        {"01-" TRACE "-" PARENT "-01", true}, // later versions: the known part
         {"cc-" TRACE "-" PARENT "-01-what-the-future-brings", true},
         {"cc-" TRACE "-" PARENT "-01-", true},
     };
@@ -81,7 +82,8 @@ START_TEST(malformed_parents_are_ignored)
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         bool sampled;
-        ck_assert_msg(!is_read(cases[i], &sampled) && !sampled, "%s", cases[i]);
+        ck_assert_msg(!is_read(cases[i], &sampled), "%s", cases[i]);
+        ck_assert_msg(!sampled, "%s", cases[i]);
     }
     struct trace_context *context = trace_context_read(NULL, "a=1");
     ck_assert(!trace_context_has_trace(context));
@@ -94,7 +96,7 @@ static bool keeps_state(const char *tracestate)
 {
     char *text = mem_string(tracestate);
     struct trace_context *context = trace_context_read(VALID, text);
-    ck_assert(trace_context_has_trace(context)); // whatever the state
+    ck_assert(trace_context_has_trace(context)); // with any state
     bool kept = strcmp(context->state, tracestate) == 0;
     if (!kept) ck_assert_str_eq(context->state, "");
     free(context);
@@ -112,7 +114,7 @@ START_TEST(a_valid_state_is_kept)
 }
 END_TEST
 
-// `n` members "kN=1".
+// Returns `n` members "kN=1".
 static char *members(int n)
 {
     char *text = mem_string("");

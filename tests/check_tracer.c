@@ -255,7 +255,7 @@ START_TEST(without_a_collector_the_queue_is_bounded)
     for (int i = 0; i < 1000; i++)
         finish_one();
     ck_assert_uint_ge(counts().dropped[TRACE_DROP_QUEUE], 2 * (1000 - 8 - 512));
-    tracer_close(tracer, 0); // at once, although a batch waits to be sent again
+    tracer_close(tracer, 0); // immediately, although a batch waits to be sent again
 }
 END_TEST
 

@@ -58,7 +58,8 @@ START_TEST(every_budget_below_what_a_message_takes_is_refused)
 }
 END_TEST
 
-// `head`, then `unit` of n bytes over and over: 8 MiB, less a byte if the head has an odd number of bytes.
+// Unpacks `head` followed by many times `unit` of n bytes: 8 MiB, less a byte if the head has an odd number of bytes.
+// It must be refused.
 static void refuse_8_mib(const ProtobufCMessageDescriptor *kind, const char *head, size_t head_size, const char *unit,
                          size_t n)
 {
@@ -77,7 +78,7 @@ static void refuse_8_mib(const ProtobufCMessageDescriptor *kind, const char *hea
 START_TEST(messages_that_grow_are_refused)
 {
     refuse_8_mib(node_kind, "\x22\xfa\xff\xff\x03", 5, "\x0a\x00", 2);   // results of StepResults
-    refuse_8_mib(node_kind, "\x1a\xfa\xff\xff\x03", 5, "\x0a\x00", 2);   // of ScoreResults
+    refuse_8_mib(node_kind, "\x1a\xfa\xff\xff\x03", 5, "\x0a\x00", 2);   // results of ScoreResults
     refuse_8_mib(router_kind, "\x22\xfa\xff\xff\x03", 5, "\x12\x00", 2); // sequences of PrefillBin
     refuse_8_mib(client_kind, "", 0, "\x2a\x00", 2);                     // empty messages of a chat
     refuse_8_mib(client_kind, "", 0, "\xf8\x01\x01", 3);                 // unknown fields
@@ -92,7 +93,7 @@ START_TEST(a_malformed_message_is_named)
 }
 END_TEST
 
-// Strings of a message share an empty one that is not on the heap: freeing must leave it alone.
+// Empty strings of a message share a string that is not on the heap and must not be freed.
 START_TEST(an_empty_message_is_unpacked)
 {
     size_t taken;

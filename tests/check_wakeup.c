@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// engine/: unidentified connections do not keep a group from opening, and its leader listens in one network only.
+// engine/: messages that wake the followers of a group. Unidentified connections do not keep a group from opening, and
+// its leader listens in one network only.
 #include <arpa/inet.h>
 #include <dirent.h>
 #include <net/if.h>
@@ -12,7 +13,7 @@
 #include <unistd.h>
 
 #include "engine/group_network.h"
-#include "engine/wakeup.h"
+#include "tests/group_ranks.h"
 #include "tests/suite.h"
 
 enum { STRANGERS = 40 };
@@ -20,7 +21,8 @@ enum { STRANGERS = 40 };
 static int strangers[STRANGERS], n_strangers;
 static bool listens_by_tcp;
 
-// The name of the leader's UNIX socket, without the zero byte before it; false while it does not listen.
+// Reads the name of the leader's UNIX socket, without the zero byte before it. Returns false while the leader does not
+// listen.
 static bool find_socket(char name[64])
 {
     char line[512], format[64];
@@ -62,7 +64,7 @@ static bool any_tcp_listener(void)
     return found;
 }
 
-// A comm whose broadcast lets unidentified connections come first, once the leader listens.
+// A comm whose broadcast first opens unidentified connections, once the leader listens.
 struct late_comm {
     struct comm base;
     struct comm *inner;
@@ -119,6 +121,53 @@ START_TEST(strangers_do_not_keep_followers_out)
 }
 END_TEST
 
+// ---- messages ----
+
+static void *send_and_die(void *arg)
+{
+    struct rank *r = arg;
+    struct wakeup *wakeup;
+    r->status = wakeup_open(r->comm, &wakeup);
+    if (r->status != STATUS_OK) return NULL;
+    r->status = wakeup_agree(wakeup, STATUS_OK);
+    for (uint32_t i = 0; i < 1000 && r->status == STATUS_OK; i++)
+        r->status = wakeup_send(wakeup, (struct wakeup_message){i, 2 * i, 0});
+    wakeup_close(wakeup); // as when the process ends
+    return NULL;
+}
+
+static void *count_rings(void *arg)
+{
+    struct rank *r = arg;
+    struct wakeup *wakeup;
+    r->status = wakeup_open(r->comm, &wakeup);
+    if (r->status != STATUS_OK) return NULL;
+    r->status = wakeup_agree(wakeup, STATUS_OK);
+    struct wakeup_message message = {0};
+    uint32_t n = 0;
+    while (r->status == STATUS_OK && (r->status = wakeup_wait(wakeup, &message)) == STATUS_OK) {
+        if (message.kind != n || message.size_bytes != 2 * n) break;
+        n++;
+    }
+    keep_message(r);
+    if (n != 1000) r->status = STATUS_DATA;
+    wakeup_close(wakeup);
+    return NULL;
+}
+
+START_TEST(every_ring_arrives_and_so_does_the_end)
+{
+    struct rank ranks[RANKS] = {0};
+    start_ranks(ranks, RANKS, send_and_die, count_rings);
+    join_ranks(ranks, RANKS);
+    ck_assert_int_eq(ranks[0].status, STATUS_OK);
+    for (int r = 1; r < RANKS; r++) {
+        ck_assert_int_eq(ranks[r].status, STATUS_UNAVAILABLE);
+        ck_assert_ptr_nonnull(strstr(ranks[r].message, "leader is gone"));
+    }
+}
+END_TEST
+
 // ---- networks ----
 
 struct interface {
@@ -149,7 +198,7 @@ static bool shared(const char *leader, const struct interface *first)
 START_TEST(hosts_share_the_networks_of_their_interfaces)
 {
     struct interface bridge, fabric, down;
-    struct ifaddrs other = {.ifa_flags = IFF_UP}; // of a kind without addresses
+    struct ifaddrs other = {.ifa_flags = IFF_UP}; // an interface without addresses
     interface_init(&bridge, "172.17.0.1", "255.255.0.0", IFF_UP);
     interface_init(&fabric, "10.1.2.3", "255.255.255.0", IFF_UP);
     interface_init(&down, "10.9.0.1", "255.255.0.0", 0);
@@ -158,7 +207,7 @@ START_TEST(hosts_share_the_networks_of_their_interfaces)
     fabric.entry.ifa_next = &down.entry;
     ck_assert(shared("10.1.2.200", &bridge));
     ck_assert(!shared("10.1.3.200", &bridge));
-    ck_assert(!shared("172.17.0.1", &bridge)); // the same address: another network of this kind
+    ck_assert(!shared("172.17.0.1", &bridge)); // the same address: another network like docker0
     ck_assert(shared("172.17.0.2", &bridge));
     ck_assert(!shared("10.9.0.2", &bridge));
     ck_assert(!group_network_shared((struct sockaddr *)&fabric.address, NULL));
@@ -177,7 +226,7 @@ START_TEST(a_leader_listens_in_one_network_of_all_hosts)
     group_network_pick(&all, &votes, &chosen);
     ck_assert_int_eq(chosen.n, 1);
     ck_assert_int_eq(((struct sockaddr_in *)&chosen.address[0])->sin_port, 2);
-    votes.shared[1] = votes.shared[2] = 0; // network routers connect the hosts
+    votes.shared[1] = votes.shared[2] = 0; // the hosts are in different networks, which routers connect
     group_network_pick(&all, &votes, &chosen);
     ck_assert_int_eq(chosen.n, 3);
 }
@@ -187,6 +236,7 @@ SUITE("wakeup")
 {
     TIMEOUT(60);
     TEST(strangers_do_not_keep_followers_out);
+    TEST(every_ring_arrives_and_so_does_the_end);
     TEST(hosts_share_the_networks_of_their_interfaces);
     TEST(a_leader_listens_in_one_network_of_all_hosts);
 }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The watchdog of one rank, and what the leader learns of a follower that ends. check_engine has the watchdog of a
+// The watchdog of one rank, and what the leader learns about a follower that ends. check_engine tests the watchdog of a
 // group.
 #include <signal.h>
 #include <stdatomic.h>
@@ -15,7 +15,7 @@
 
 static atomic_uint_least64_t progress;
 
-// Runs in a child process: returns its exit code, and its log in `words`.
+// Runs a function in a child process. Returns its exit code, and its log in `words`.
 static int run_child(void (*run)(void), char *words, size_t size)
 {
     int fds[2], status;
@@ -75,7 +75,7 @@ START_TEST(sampling_that_hangs_ends_the_process)
 }
 END_TEST
 
-// A pass of more than twice the timeout.
+// Runs a pass of more than twice the timeout.
 static void work_slowly(void)
 {
     enum { TIMEOUT_MS = 700 };
@@ -88,14 +88,14 @@ static void work_slowly(void)
     watchdog_stop(watchdog);
 }
 
-START_TEST(a_long_pass_that_makes_progress_goes_on)
+START_TEST(a_long_pass_that_makes_progress_is_not_ended)
 {
     char words[4096];
     ck_assert_msg(run_child(work_slowly, words, sizeof words) == 0, "%s", words);
 }
 END_TEST
 
-// Short passes of a process that is stopped for longer than the timeout.
+// Runs short passes in a process that is stopped for longer than the timeout.
 static void work_with_a_stop(void)
 {
     enum { TIMEOUT_MS = 2000, PASS_US = 100000 };
@@ -103,9 +103,9 @@ static void work_with_a_stop(void)
     struct watchdog *watchdog = watchdog_start(NULL, &progress);
     watchdog_set_timeout(watchdog, TIMEOUT_MS);
     if (fork() == 0) {
-        usleep(9 * PASS_US); // after the watchdog has looked at an earlier pass
+        usleep(9 * PASS_US); // after the watchdog has examined an earlier pass
         kill(self, SIGSTOP);
-        usleep(1000 * (TIMEOUT_MS + 1500)); // the watchdog takes a second for the time that a thread may wait
+        usleep(1000 * (TIMEOUT_MS + 1500)); // for the watchdog a thread may wait up to a second
         kill(self, SIGCONT);
         _exit(0);
     }
@@ -117,7 +117,7 @@ static void work_with_a_stop(void)
     watchdog_stop(watchdog);
 }
 
-START_TEST(a_process_that_was_stopped_goes_on)
+START_TEST(a_process_that_was_stopped_continues)
 {
     char words[4096];
     ck_assert_msg(run_child(work_with_a_stop, words, sizeof words) == 0, "%s", words);
@@ -127,7 +127,7 @@ END_TEST
 static void hang_in_check(void)
 {
     struct watchdog *watchdog = watchdog_start(NULL, &progress);
-    watchdog_enter_check(watchdog, 20); // has a limit of its own, although passes have none
+    watchdog_enter_check(watchdog, 20); // has its own limit, although passes have none
     for (;;)
         pause();
 }
@@ -161,8 +161,8 @@ SUITE("watchdog")
     TIMEOUT(60);
     TEST(a_hung_pass_of_one_rank_ends_the_process);
     TEST(sampling_that_hangs_ends_the_process);
-    TEST(a_long_pass_that_makes_progress_goes_on);
-    TEST(a_process_that_was_stopped_goes_on);
+    TEST(a_long_pass_that_makes_progress_is_not_ended);
+    TEST(a_process_that_was_stopped_continues);
     TEST(a_check_that_hangs_ends_the_process);
     TEST(a_model_that_does_not_close_ends_the_process);
 }

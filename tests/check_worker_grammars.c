@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A worker group compiles grammars while it computes passes: sequences without a grammar go on, equal grammars are
-// compiled once, and a sequence may end, or all be dropped, at any time.
+// A worker group compiles grammars while it computes passes: sequences without a grammar continue, equal grammars are
+// compiled once, and a sequence may end, or all may be dropped, at any time.
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -101,7 +101,7 @@ static void close_world(struct world *w)
     free(w);
 }
 
-// `grammar` NULL: none.
+// Sends a sequence. It has no grammar if `grammar` is NULL.
 static void send_sequence(struct world *w, uint64_t id, const char *grammar)
 {
     uint32_t tokens[PROMPT] = {(uint32_t)id, 1, 2, 3, 4, 5};
@@ -154,7 +154,7 @@ static void await_wake(struct world *w)
     pthread_mutex_unlock(&w->mutex);
 }
 
-// As the worker does: sleeps until it is woken when a step has no work.
+// Runs steps until no work is left. Like the worker it sleeps until it is woken when a step has no work.
 static void run_dry(struct world *w)
 {
     while (service_busy(w->service)) {
@@ -242,13 +242,13 @@ START_TEST(a_cancelled_sequence_has_no_results)
     fake_llguidance_await_compile();
     send_sequence(w, 1, "b");
     send_sequence(w, 2, "a");
-    cancel(w, 0); // is being compiled
+    cancel(w, 0); // its grammar is being compiled
     cancel(w, 1); // waits
     cancel(w, 1);
     ck_assert_int_eq(service_get_load(w->service).waiting, 1);
     fake_llguidance_hold(false);
     await_wake(w);
-    cancel(w, 2); // has a matcher that the service has not taken
+    cancel(w, 2); // its matcher is ready, but the service has not used it yet
     ck_assert(!service_busy(w->service));
     step(w);
     for (int id = 0; id < 3; id++)
@@ -258,7 +258,7 @@ START_TEST(a_cancelled_sequence_has_no_results)
 }
 END_TEST
 
-// After the router was lost it sends the same requests again.
+// A router that was lost sends the same requests again.
 START_TEST(dropped_sequences_may_come_again)
 {
     struct world *w = open_world();

@@ -8,7 +8,8 @@
 
 enum { CLIENT_TOKENS_MAX = 128, NODE_REQUESTS_MAX = 8192, SECOND = 1000000, VOCAB = 1000 };
 
-// Checks a condition cheaply. ck_assert() records its place even if it holds: too slow for checks at every step.
+// Checks a condition cheaply. ck_assert() records its place even if it holds, which is too slow for checks at every
+// step.
 #define ck_cheap(condition)                                                                                            \
     do {                                                                                                               \
         if (!(condition)) ck_abort_msg("%s", #condition);                                                              \
@@ -23,14 +24,14 @@ struct client {
     char message[512];
     int32_t tokens[CLIENT_TOKENS_MAX]; // streamed so far
     int n_tokens;
-    int stop_after; // a stop string: the answer ends after this many tokens; 0: none
+    int stop_after; // tokens after which a stop string ends the answer; 0: no stop string
     struct request_usage usage;
     struct request_timing timing;
     enum skip_reason skip;
     struct token_range kept[16];
     int n_kept;
     float importance_0;
-    bool importance; // importance was given
+    bool importance; // the client has received the importance
     struct client *next;
 };
 
@@ -47,7 +48,7 @@ struct fake_node {
     // Requests dispatched to the node and neither answered nor cancelled, in order.
     uint64_t requests[NODE_REQUESTS_MAX];
     int n_requests;
-    int bins, last_bin_items, last_bin_rows; // received in all; of the last bin
+    int bins, last_bin_items, last_bin_rows; // bins received in all; items and rows of the last bin
     int cancels, drains;
     bool is_speculator;
     int releases;                           // number of cancels of answered requests

@@ -40,7 +40,7 @@ static inline void emulator_refuse_fast_accum(void)
 }
 #endif
 
-// Tests copy it and change the copy.
+// Tests copy this shape and change the copy.
 static const struct backend_shape small_shape = {.n_layers = 1,
                                                  .n_heads = 1,
                                                  .n_kv_heads = 1,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA modules for check_cuda_module: with or without a version, and with a function that no program has.
+// CUDA modules for check_cuda_module: with or without a version, and with a call of a function that no program has.
 #include "kernels/module.h"
 #include "kernels/module_version.h"
 

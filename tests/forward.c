@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // See forward.h.
 #include "tests/forward.h"
+#include "tests/comm_threads.h"
 
 #include <check.h>
 #include <pthread.h>

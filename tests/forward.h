@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs models in tests: all ranks of a tensor-parallel group as threads of this process, and ragged batches built
-// sequence by sequence, on purpose without engine/batch_builder.h. Failures abort the test (Check).
+// Runs models in tests. All ranks of a tensor-parallel group are threads of this process. Batches are built sequence by
+// sequence, on purpose without engine/batch_builder.h. Failures abort the test (Check).
 #pragma once
 
 #include "engine/model/model.h"
@@ -25,8 +25,8 @@ struct forward_result ranks_forward(struct ranks *r, const struct ragged_batch *
 enum { FORWARD_MAX_ROWS = 1024, FORWARD_MAX_SEQS = 16, FORWARD_MAX_BLOCKS = 64 };
 enum logit_rows { LOGITS_NONE, LOGITS_LAST, LOGITS_ALL };
 
-// A batch in the making. `slots` sequences can be cached at the same time. Slot s has blocks s, s + slots, s + 2 slots,
-// ..., so that neighbouring blocks belong to different sequences.
+// A batch under construction. `slots` sequences can be cached at the same time. Slot s has blocks s, s + slots, s + 2
+// slots, ..., so that neighbouring blocks belong to different sequences.
 struct forward {
     struct ragged_batch batch; // ready to run after every forward_add
     int slots;

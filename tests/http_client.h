@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A plain blocking client for tests of the HTTP server: it sends bytes as the test wrote them and shows the bytes that
-// come back.
+// A plain blocking client for tests of the HTTP server. It sends the bytes of the test unchanged and returns the bytes
+// that arrive.
 #pragma once
 
 #include <arpa/inet.h>
@@ -86,7 +86,7 @@ static inline bool client_receive_some(int fd, struct client_text *text)
     return n > 0;
 }
 
-// Reads until `end` has come. Fails if the connection ends earlier.
+// Reads until `end` has arrived. The test fails if the connection ends earlier.
 static inline struct client_text client_receive_until(int fd, const char *end)
 {
     struct client_text text = {0};
@@ -104,7 +104,7 @@ static inline struct client_text client_receive_all(int fd)
     return text;
 }
 
-// Sends one request on its own connection. Returns all bytes that came back. The caller frees them.
+// Sends one request on a new connection. Returns all bytes that arrive. The caller frees them.
 static inline char *client_ask_raw(int port, const char *request)
 {
     int fd = client_connect(port);

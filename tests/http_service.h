@@ -55,10 +55,8 @@ static void require_key(struct http_exchange *x)
 static void describe(struct http_exchange *x)
 {
     char text[1024];
-    const char *q = http_query(x, "q"), *empty = http_query(x, "empty");
-    int n = snprintf(text, sizeof text, "%s %s q=%s empty=%s peer=%.10s", http_method(x), http_path(x), q ? q : "-",
-                     empty ? empty : "-", http_peer(x));
-    http_add_header(x, "X-Echo", q ? q : "");
+    int n = snprintf(text, sizeof text, "%s %s", http_method(x), http_path(x));
+    http_add_header(x, "X-Path", http_path(x));
     http_respond(x, 200, "text/plain", text, (size_t)n);
 }
 
@@ -91,7 +89,7 @@ static inline struct http_server_status server_status(void)
     return status;
 }
 
-// Returns the request that came to /hold or /stream. The caller unrefs it.
+// Waits for a request to /hold or /stream and returns it. The caller unrefs it.
 static inline struct http_exchange *await_held(void)
 {
     struct http_exchange *x;

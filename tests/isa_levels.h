@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The instruction set levels that a kernel test runs with. The CUDA backend, on a GPU or emulated, counts as one more.
+// The instruction set levels that a kernel test runs with. The CUDA backend, on a GPU or emulated, counts as one more
+// level.
 #pragma once
 
 #include <stdio.h>
@@ -19,7 +20,8 @@ enum { ISAS_MAX = CPU_ISA_COUNT + 3 };
 static const struct cpu_isa *isas[ISAS_MAX];
 static int n_isas;
 
-// Returns a level of the CPU, or after these an emulated one. Returns NULL if the build or the machine lacks it.
+// Returns a level of the CPU. Numbers after these are emulated levels. Returns NULL if the build or the machine lacks
+// it.
 static inline const struct cpu_isa *isa_at(int level)
 {
     if (level < CPU_ISA_COUNT) return cpu_isa_at((enum cpu_isa_level)level);

@@ -51,6 +51,12 @@ static inline float *random_floats(size_t n, float scale)
     return values;
 }
 
+// Returns true if the bits are the same, or if both are NaN.
+static inline bool float_is_same(float a, float b)
+{
+    return !memcmp(&a, &b, sizeof a) || (isnan(a) && isnan(b));
+}
+
 static inline struct matrix_view float_view(const float *data, int rows, int columns)
 {
     return (struct matrix_view){.data = data,

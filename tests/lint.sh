@@ -3,7 +3,7 @@
 # Checks the format of all C, C++ and CUDA files with clang-format 14 (.clang-format), and the product's C files with
 # clang-tidy 14 (.clang-tidy) and cppcheck 2.10 (tests/cppcheck.cfg, tests/cppcheck.supp). Also checks that only
 # lib/messages/unpack.c unpacks messages, that test files end with SUITE(), that each folder uses only those below it,
-# and that no files call each other in a cycle (tests/structure.py). Checks links, paths and lines of the documents
+# that no files call each other in a cycle, and that the product calls what it exports (tests/structure.py). Checks links, paths and lines of the documents
 # (tests/docs.py). Exit codes: 0 clean, 1 findings, 77 a tool is not installed.
 # Usage: tests/lint.sh [BUILD_FOLDER]     a folder where the project was built; default build/dev
 set -euo pipefail
@@ -38,7 +38,7 @@ if git grep -nE '(__|protobuf_c_message_)unpack\(' -- '*.c' ':!lib/messages/unpa
 fi
 
 # Test files register their tests with tests/suite.h, which defines main(), and an assert has one condition.
-if git grep -nE '^int main\(|\<srunner_|^ *ck_assert\([^|]*&&[^|]*\);' -- 'tests/check_*.c' 'tests/check_*.cpp'; then
+if git grep -nE '^int main\(|\<srunner_|^ *ck_assert(_msg)?\([^|"]*&&' -- 'tests/check_*.c' 'tests/check_*.cpp'; then
     echo "lint: end the file with SUITE() of tests/suite.h, and divide asserts of several conditions" >&2
     code=1
 fi

@@ -143,14 +143,14 @@ void world_run(struct world *w)
 void world_check_same(const struct world *w, int i, int from, const char *how)
 {
     const struct outcome *a = &w->alone[i], *b = &w->now[i];
-    ck_assert_msg(a->n - from == b->n && a->finish == b->finish,
-                  "%s: request %d gave %d tokens, finish %d; alone %d, %d", how, i, b->n, b->finish, a->n - from,
-                  a->finish);
+    ck_assert_msg(a->n - from == b->n, "%s: request %d gave %d tokens; alone %d", how, i, b->n, a->n - from);
+    ck_assert_msg(a->finish == b->finish, "%s: request %d: finish %d; alone %d", how, i, b->finish, a->finish);
     for (int t = 0; t < b->n; t++) {
-        ck_assert_msg(a->tokens[from + t] == b->tokens[t] &&
-                          memcmp(&a->logprobs[from + t], &b->logprobs[t], sizeof(float)) == 0,
-                      "%s: request %d, token %d: %d (%a), alone %d (%a)", how, i, from + t, b->tokens[t],
-                      (double)b->logprobs[t], a->tokens[from + t], (double)a->logprobs[from + t]);
+        ck_assert_msg(a->tokens[from + t] == b->tokens[t], "%s: request %d, token %d: %d, alone %d", how, i, from + t,
+                      b->tokens[t], a->tokens[from + t]);
+        ck_assert_msg(memcmp(&a->logprobs[from + t], &b->logprobs[t], sizeof(float)) == 0,
+                      "%s: request %d, token %d: log-probability %a, alone %a", how, i, from + t,
+                      (double)b->logprobs[t], (double)a->logprobs[from + t]);
     }
 }
 

@@ -12,5 +12,5 @@ int slow_importance(const struct slow_llama *slow, const struct tiny_model *spec
                     int look_ahead, int window, const int32_t *eos, int n_eos, double *importance, int32_t *sampled,
                     double *gap_p);
 
-// Raises maximum [n] to one head's probability [n] averaged over the window (zeros outside, divided by the window).
+// Raises maximum [n] to one head's probability [n], averaged over the window. Values outside the prompt count as zeros.
 void slow_raise(const double *probability, int n, int window, double *maximum);

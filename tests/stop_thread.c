@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// stop_thread TID: stops one thread of another process, whose other threads go on. Prints "stopped" and keeps the
+// stop_thread TID: stops one thread of another process, whose other threads continue. Prints "stopped" and keeps the
 // thread stopped until it is killed. Exit code 77: this machine does not allow it.
 #include <errno.h>
 #include <stdio.h>

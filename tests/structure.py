@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Checks the structure of the sources: which folder may use which, and that no files call each other in a cycle except the files
-of one unit (UNITS).
+"""Checks the structure of the sources: which folder may use which, that no files call each other in a cycle except the files
+of one unit (UNITS), and that every exported function has a caller in the product (CALLED_BY_TESTS, private_findings()).
 
 Includes are read from all tracked sources, calls from the symbols of the object files of a build. docs/architecture.md draws
 the same folders. Usage: tests/structure.py BUILD_FOLDER. Exit codes: 0 clean, 1 findings, each on a
@@ -63,6 +63,13 @@ UNITS = (
       "sim/router.c"),
      "Simulated clients, nodes and the router send each other messages, and the oracles read all of them at each tick."),
 )
+# Exported functions that only tests call, each with the reason why no test could do without.
+CALLED_BY_TESTS = {
+    "cpu_isa_prefer": "Tests compare the kernels of all instruction set levels; a machine always uses its highest.",
+    "rpc_live_objects": "Tests count calls and channels to prove that each one ends; no answer tells a client.",
+}
+# The emulated GPU has the interface of the CUDA toolkit, and functions for its tests.
+EMULATOR = "kernels/emulator/"
 
 
 def folder_of(path):
@@ -75,10 +82,13 @@ def included(path):
         return re.findall(r'^\s*#\s*include "([^"]+)"', file.read(), re.M)
 
 
+def tracked(*patterns):
+    """Returns the paths of the files under version control that match."""
+    return subprocess.run(["git", "ls-files", *patterns], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split()
+
+
 def include_findings():
-    sources = subprocess.run(["git", "ls-files", "*.c", "*.h", "*.cpp", "*.cu"], cwd=ROOT, stdout=subprocess.PIPE, text=True,
-                             check=True).stdout.split()
-    for path in sources:
+    for path in tracked("*.c", "*.h", "*.cpp", "*.cu"):
         folder = folder_of(path)
         if not folder and not path.startswith(("tests/", "deploy/")):
             yield "%s: USES in tests/structure.py does not name its folder" % path
@@ -89,7 +99,8 @@ def include_findings():
 
 
 def symbols(build):
-    """Returns which file defines each function, and which names each file needs."""
+    """Returns which file of the product defines each function, and which names each file of the product needs. Functions that
+    replace functions of a library are not defined."""
     with open(os.path.join(build, "compile_commands.json"), encoding="utf-8") as file:
         commands = json.load(file)
     defined, needed = {}, collections.defaultdict(set)
@@ -97,23 +108,46 @@ def symbols(build):
         path = os.path.relpath(entry["file"], ROOT)
         object_file = os.path.join(entry["directory"], entry.get("output") or
                                    re.search(r" -o (\S+)", entry["command"]).group(1))
-        if not folder_of(path) or path in needed or path in INTERPOSED or not os.path.exists(object_file):
+        if not folder_of(path) or path in needed or not os.path.exists(object_file):
             continue
         needed[path] = set()
         listed = subprocess.run(["nm", "-g", "--format=posix", object_file], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
                                 text=True, check=False).stdout
         for name, kind, *_ in (line.split() for line in listed.splitlines()):
-            if kind == "U":
+            if kind in "Uw":
                 needed[path].add(name)
-            elif kind == "T":
+            elif kind == "T" and path not in INTERPOSED:
                 defined.setdefault(name, path)
     return defined, needed
 
 
-def calls(build):
+def calls(defined, needed):
     """Returns for each file the files that it calls."""
-    defined, needed = symbols(build)
-    return {path: {defined[name] for name in names if name in defined} - {path} for path, names in needed.items()}
+    return {path: {defined[name] for name in names if name in defined} - {path} for path, names in needed.items()
+            if path not in INTERPOSED}
+
+
+def words(path):
+    """Returns the names in a source without its comments, as often as they occur."""
+    with open(os.path.join(ROOT, path), encoding="utf-8") as file:
+        return collections.Counter(re.findall(r"\w+", re.sub(r"//.*", "", file.read())))
+
+
+def private_findings(defined, needed):
+    """Finds exported functions that no other file of the product calls."""
+    product = set().union(*needed.values())
+    tests = set().union(*(words(path) for path in tracked("tests/*.c", "tests/*.h", "tests/*.cpp")))
+    for name, path in sorted(defined.items()):
+        if name in product or name == "main" or path.startswith(EMULATOR):
+            continue
+        if words(path)[name] == 1:
+            if name not in CALLED_BY_TESTS:
+                yield "%s: nothing in the product calls %s()" % (path, name)
+        elif name not in tests and not name.startswith("__wrap_"): # the linker's --wrap calls these
+            yield "%s: no other file calls %s(): make it static" % (path, name)
+    for name in CALLED_BY_TESTS:
+        if name not in defined or name in product:
+            yield "CALLED_BY_TESTS names %s(), which the product calls or does not have" % name
 
 
 def cycles(graph):
@@ -141,8 +175,8 @@ def cycles(graph):
     return [component for component in found if len(component) > 1]
 
 
-def call_findings(build):
-    graph = calls(build)
+def call_findings(defined, needed):
+    graph = calls(defined, needed)
     for path, used in sorted(graph.items()):
         for other in sorted(used):
             folder, lower = folder_of(path), folder_of(other)
@@ -158,7 +192,8 @@ def call_findings(build):
 
 
 def main():
-    findings = [*include_findings(), *call_findings(os.path.abspath(sys.argv[1]))]
+    names = symbols(os.path.abspath(sys.argv[1]))
+    findings = [*include_findings(), *call_findings(*names), *private_findings(*names)]
     for finding in findings:
         print("structure: " + finding)
     sys.exit(1 if findings else 0)

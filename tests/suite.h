@@ -30,7 +30,7 @@ enum { EXIT_SKIPPED = 77 }; // CTest shows the test as skipped
     }                                                                                                                  \
     static void suite_rows(int argc, char **argv)
 
-// Adds a test; a test for each `_i` from `from` to `to` - 1; a test for each index of an array.
+// Add one test, a test for each `_i` from `from` to `to` - 1, and a test for each index of an array.
 #define TEST(test)           suite_add(test, 0, 0, 1)
 #define LOOP(test, from, to) suite_add(test, 0, (int)(from), (int)(to))
 #define EACH(test, array)    suite_add(test, 0, 0, (int)(sizeof(array) / sizeof *(array)))

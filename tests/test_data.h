@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Test data: small sets in tests/data of the repository, larger ones in the folder FOREPACK_DATA, which may be absent.
-// Both have the same layout (tests/data/README.md). A program whose last argument is "data" tests only with the larger
-// sets.
+// Both have the same layout (tests/data/README.md). A program whose last argument is "data" tests only the larger sets.
 #pragma once
 
 #include <stdbool.h>

@@ -7,8 +7,8 @@
 
 #include "lib/base/address.h"
 
-// Returns a free port of 127.0.0.1 below the range for outgoing connections: no other process gets it while no server
-// listens there, not even a client that dials it.
+// Returns a free port of 127.0.0.1 below the range for outgoing connections. While no server listens there, no outgoing
+// connection gets this port, not even that of a client that dials it.
 static inline int test_port(void)
 {
     static unsigned tries;

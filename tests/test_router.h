@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A router for tests of nodes, on lib/net/rpc.h alone: it welcomes nodes, sends the bins of the test and stores the
-// results. Call rpc_init() first; failures abort the test.
+// A router for tests of nodes, made of lib/net/rpc.h alone. It welcomes nodes, sends the bins of the test and stores
+// the results. Call rpc_init() first; failures abort the test.
 #pragma once
 
 #include <pthread.h>

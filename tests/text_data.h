@@ -29,5 +29,5 @@ json_t *fixture_changed(const char *base, json_t *change);
 struct tokenizer *open_variant(const char *base, const char *change, const char *config);
 struct tokenizer *open_dir(const char *dir);
 
-// Returns numbers of splitmix64: the same on every machine.
+// Returns the next number of splitmix64, which is the same on every machine.
 uint64_t random_next(uint64_t *state);

@@ -66,7 +66,7 @@ struct tiny_tensor {
     char name[96];
     int rows, columns;
     enum dtype dtype; // as stored
-    double spread;    // bound on a matrix's values; its scales have the same
+    double spread;    // bound on the values of the matrix, or of the matrix that has these scales
 };
 
 // Lists the tensors as stored. The caller frees the list.

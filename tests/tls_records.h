@@ -51,7 +51,7 @@ static inline void tls_records_derive(const char *label, unsigned char *out, siz
     EVP_KDF_free(kdf);
 }
 
-// Call it after the handshake, during which the client has kept its secret.
+// Starts writing records. Call it after the handshake, in which tls_records_keep_secret() kept the secret.
 static inline struct tls_records tls_records_open(void)
 {
     struct tls_records r = {.n_sent = 0};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A scorer whose model is a fake: its passes only move the clock, by the time of an 8B model on one GPU. Replaces
-// libc's clock_gettime() in the program, so that lib/base/clock.h reads the fake clock.
+// A scorer with a fake model. Its passes only advance the clock, by the time of an 8B model on one GPU. The file
+// replaces libc's clock_gettime() in the program, so that lib/base/clock.h reads the fake clock.
 #pragma once
 
 #include <stdint.h>

@@ -58,8 +58,8 @@ static int sequence_entries_lost(const struct scheduler *s, const struct sequenc
     return q->n_cached - shared * KV_BLOCK_TOKENS;
 }
 
-// Returns the index of the running sequence that loses the fewest entries. Among equal losses it is the sequence
-// started last. A sequence that loses no entry is not chosen: it would free no block.
+// Returns the index of the running sequence that would lose the fewest entries. Among equal losses, returns the
+// sequence started last. Skips sequences that would lose no entry, because they would free no block.
 static int choose_victim(const struct scheduler *s)
 {
     int victim = 0, fewest = INT_MAX;

@@ -1,20 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// See draft_pace.h.
 #include "worker/draft_pace.h"
 
 #include <math.h>
 
-// Numbers of passes. TRIAL: shortest phase. TRIAL_MIN: a hopeless phase may end after so many. COMPARE and STAY: phases
+// Numbers of passes. TRIAL: shortest phase. TRIAL_MIN: least length of a hopeless phase. COMPARE and STAY: phases
 // without and with drafts while drafts gain. PAUSE: phases without drafts while drafts do not gain. SETTLE: first
-// passes that do not count.
+// passes of a phase, which do not count.
 enum { TRIAL = 32, TRIAL_MIN = 12, COMPARE = 16, STAY = 512, PAUSE_FIRST = 256, PAUSE_LAST = 8192, SETTLE = 4 };
 
-// Drafts gain if a sequence's tokens per time with drafts, divided by the tokens per time without drafts, exceed this
-// ratio.
+// Drafts gain if a sequence's tokens per second with drafts exceed its tokens per second without drafts by this factor.
 static const double WORTH = 1.02;
-static const double HOPELESS = 0.8; // below this ratio the phase ends after TRIAL_MIN passes
+static const double HOPELESS = 0.8; // a phase with drafts below this ratio ends after TRIAL_MIN passes
 
-static const double BETTER = 1.05;   // a new length is chosen if its goodput exceeds the present goodput by this factor
+static const double BETTER = 1.05;   // a new length is chosen if its goodput exceeds the current goodput by this factor
 static const double REMEMBER = 0.98; // factor of the counts after each verified draft
 static const double LEARN = 0.2;     // weight of a new time
 static const double JUMP_MAX = 4;    // a measured time above 4 times the average counts as 4 times the average
@@ -40,7 +38,7 @@ static struct draft_cost *cost_of(struct draft_pace *p, int sequences)
     return &p->costs[index_of(sequences)];
 }
 
-// Returns the expected tokens of a sequence in a microsecond.
+// Returns the expected tokens per sequence and microsecond.
 static double goodput(const struct draft_pace *p, const struct draft_times *times, int sequences, int length)
 {
     double chance = fmin(p->accepted / (p->accepted + p->refused), CHANCE_MAX);
@@ -100,7 +98,8 @@ int draft_pace_first_rows(const struct draft_pace *p, int decodes, int most)
 {
     const struct draft_cost *cost = &p->costs[index_of(decodes)];
     const struct draft_times *times = times_of(cost);
-    if (!(times->row_us > 0)) times = &cost->times[!cost->phase.is_off]; // better than none
+    // times of the other phase are better than no times
+    if (!(times->row_us > 0)) times = &cost->times[!cost->phase.is_off];
     if (decodes < 1 || !(times->pass_us > 0 && times->row_us > 0)) return most;
     double token_us = times->pass_us / decodes, chance = fmin(chance_of(&p->speculated), CHANCE_MAX), yield = chance;
     int rows = 0;
@@ -171,7 +170,7 @@ void draft_pace_pass_end(struct draft_pace *p, int sequences, int draft_rows, in
     if (!draft_rows) {
         learn(&times->pass_us, fmax((double)us, 1));
     } else if (times->pass_us) {
-        double least = 1e-3 * times->pass_us; // a row is never free
+        double least = 1e-3 * times->pass_us; // lower limit: a row is never free
         learn(&times->row_us, fmax(((double)us - times->pass_us) / draft_rows, least));
     }
     phase_add_pass(&cost->phase, (double)tokens / sequences, fmax((double)us, 1));

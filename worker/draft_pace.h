@@ -1,23 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
-// Chooses how many draft rows a decoding sequence gets in a pass: the number that yields the most tokens in a second.
+// Chooses how many draft rows a decoding sequence gets in a pass: the number that yields the most tokens per second.
 //
-// If the draft tokens before a draft token are accepted, it is accepted with a probability p, measured over the latest
-// drafts. So a pass with d draft rows for each of its sequences yields (1 - p^(d+1)) / (1 - p) tokens for each sequence
-// (arXiv 2211.17192). The pass takes the time of a pass without draft rows, plus the time of the draft rows. Both times
-// are measured for each size of the batch, in powers of two. A pass of few rows is bound by reading weights, so draft
-// rows cost little. A pass of many rows is bound by arithmetic, so the length becomes 0 in a loaded group. No table of
-// lengths by batch size is needed.
+// A draft token whose preceding draft tokens are all accepted is accepted with the probability p, measured over the
+// latest drafts. So a pass with d draft rows for each of its sequences yields (1 - p^(d+1)) / (1 - p) tokens for each
+// sequence (arXiv 2211.17192). The pass takes the time of a pass without draft rows, plus the time of the draft rows.
+// Both times are measured for each size of the batch, in powers of two. A pass of few rows is bound by reading weights,
+// so draft rows cost little. A pass of many rows is bound by arithmetic, so the length becomes 0 in a loaded group. No
+// table of lengths by batch size is needed.
 //
-// The length changes only if another length is predicted to yield a twentieth more tokens in a second. So the length
+// The length changes only if another length is predicted to yield a twentieth more tokens per second. So the length
 // does not follow noise.
 //
-// Drafts come from speculators or from prompt lookup (prompt_lookup.h). If a sequence could have a draft of either
-// kind, the group verifies the kind that was accepted more often lately.
+// Drafts come from speculators or from prompt lookup (prompt_lookup.h). If a sequence could get both kinds of draft,
+// the group verifies the kind that was accepted more often lately.
 //
 // A speculator may share its machine with the group. Its drafting then slows down all passes of the group. So phases
-// with and without drafts of speculators alternate for each size of the batch. The tokens that a sequence gets in a
-// second decide how long the next phase is. If drafts gain nothing, phases with drafts last at most 32 passes. The
-// phases without drafts then last 256 passes, and twice as many each time, up to 8,192. Prompt lookup uses no time of
+// with and without drafts of speculators alternate for each size of the batch. The tokens per second of a sequence in
+// each phase decide how long the next phase is. If drafts gain nothing, a phase with drafts lasts at most 32 passes.
+// The phases without drafts then last 256 passes, doubled each time up to 8,192. Prompt lookup uses no time of
 // speculators, and its drafts are verified in both phases.
 //
 // These decisions change when drafts are verified, never which tokens are generated. Plain data without a clock; one
@@ -33,13 +33,14 @@ enum { DRAFT_BATCHES = 12 }; // 1, 2 to 3, 4 to 7 ... sequences
 // draft.
 struct draft_phase {
     bool is_off;
-    int passes, length; // passes of the phase so far, and the number after which the phase ends (0 means 32)
+    int passes, length; // passes of the phase so far; number of passes after which the phase ends (0 means 32)
     // Sums of pass times and of tokens per sequence. The first passes do not count: the previous phase still affects
     // them.
     double us, tokens;
-    // Tokens of a sequence in a microsecond, in the latest phase with drafts [0] and without drafts [1]; 0: not known.
+    // Tokens per sequence and microsecond in the latest phase with drafts [0] and without drafts [1]; 0: not known.
     double rate[2];
-    // Passes of the latest long phase without drafts; the next one has twice as many. 0: it has the fewest.
+    // Passes of the latest long phase without drafts; the next such phase has twice as many. 0: the next such phase is
+    // the shortest.
     int pause;
 };
 
@@ -52,12 +53,12 @@ struct draft_cost {
 };
 
 struct draft_record {
-    // Accepted draft tokens, and drafts with a refused token. Counts fade, so that recent drafts weigh more.
+    // Accepted draft tokens, and drafts with a refused token. The counts decay, so that recent drafts weigh more.
     double accepted, refused;
 };
 
 struct draft_pace {
-    double accepted, refused; // counts over drafts of both kinds; recent drafts weigh more
+    double accepted, refused; // the same counts over drafts of both kinds
     struct draft_record speculated, lookup;
     struct draft_cost costs[DRAFT_BATCHES];
 };
@@ -65,19 +66,19 @@ struct draft_pace {
 void draft_pace_init(struct draft_pace *p);
 
 // Returns how many draft rows each of `sequences` decoding sequences gets in the next pass. `most` is the length of the
-// longest draft, and the limit.
+// longest draft, which limits the result.
 int draft_pace_rows(struct draft_pace *p, int sequences, int most);
 
-// Returns how many draft rows (up to `most`) follow a prompt in the pass that completes it, while `decodes` sequences
-// decode. Each draft row must save more time than it takes. A draft row saves the time of the tokens that it is
-// expected to yield, at the time per token of a decoding sequence. Returns `most` while no sequence decodes or times
-// are not known.
+// Returns how many draft rows (up to `most`) follow a prompt in the pass that completes the prompt, while `decodes`
+// sequences decode. Each draft row must save more time than it takes. It saves the time in which a decoding sequence
+// would get the tokens that the row is expected to yield. Returns `most` while no sequence decodes or times are not
+// known.
 int draft_pace_first_rows(const struct draft_pace *p, int decodes, int most);
 
 // Returns how many draft tokens from speculators each of `sequences` decoding sequences can use now.
 int draft_pace_length(const struct draft_pace *p, int sequences);
 
-// Returns true if a draft from prompt lookup is at least as likely to be accepted as one of a speculator.
+// Returns true if drafts from prompt lookup are at least as likely to be accepted as drafts from speculators.
 bool draft_pace_prefers_lookup(const struct draft_pace *p);
 
 // Counts a sequence's draft in a pass: `accepted` of the `verified` draft tokens were accepted.

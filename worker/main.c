@@ -83,7 +83,7 @@ static enum node_end serve_events(struct service *service, struct node *node)
         switch (kind) {
         case NODE_NOTHING: break;
         case NODE_MESSAGE: service_handle(service, event.message); break;
-        case NODE_ATTACHED: // fall through: sequences that remain belong to an earlier stream
+        case NODE_ATTACHED: // fall through: the remaining sequences belong to an earlier stream
         case NODE_DETACHED: service_drop_all(service); break;
         case NODE_DRAIN: draining = true; break;
         }

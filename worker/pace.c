@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See pace.h.
 #include "worker/pace.h"
 
 #include <limits.h>
@@ -7,7 +6,7 @@
 
 enum {
     MIXED_PASSES_MAX = 64, // passes with decode and prompt rows until a pass with decode rows only is measured again
-    BALANCE_ROWS = 16,     // rows assumed until they are measured
+    BALANCE_ROWS = 16,     // value of balance_rows until it is measured
 };
 
 // Fraction of the target that is used; the rest covers passes that take longer than predicted.
@@ -16,9 +15,9 @@ static const double AIM = 0.88;
 static const double BUDGET_MIN = 0.05;
 // Largest part of the added time that may be spent on sampling on the host.
 static const double SAMPLING_MAX = 0.5;
-// Weight of a new measurement. Slow passes weigh more: requests have waited for them.
+// Weight of a new measurement. Slower measurements weigh more, because requests have waited for slow passes.
 static const double LEARN = 0.2, LEARN_SLOWER = 0.6;
-// The first measurement for a new number of decodes counts at most as this multiple of the expected time.
+// The first measurement for a new number of decodes is capped at this multiple of the expected time.
 static const double FRESH_MAX = 2;
 
 void pace_init(struct pace *p, const struct model_config *c, int64_t target_us)
@@ -43,7 +42,7 @@ bool pace_measures_decodes(const struct pace *p, int decodes)
 }
 
 // Returns the expected time of the decode rows alone; 0: not known. Each row more or fewer than decode_rows changes the
-// time by the time of a prompt row, but at most by the mean time of a measured row.
+// time by the time of a prompt row, but at most by the mean time of a row in the measured pass.
 static double pace_decodes_us(const struct pace *p, int decodes)
 {
     if (decodes == 0 || p->decode_us == 0) return 0;
@@ -94,11 +93,13 @@ static void pace_learn_decodes(struct pace *p, int decodes, double us)
     bool fresh = p->decode_us == 0 || decodes != p->decode_rows;
     double expected = pace_decodes_us(p, decodes);
     double measured = fresh ? us : clamp(us, 0.5 * p->decode_us, 1.5 * p->decode_us);
-    if (fresh && expected > 0) measured = fmin(us, FRESH_MAX * expected); // something else may have held up the pass
+    // the pass may have been delayed by something else
+    if (fresh && expected > 0) measured = fmin(us, FRESH_MAX * expected);
     p->decode_us = fresh ? measured : p->decode_us + LEARN * (measured - p->decode_us);
     p->decode_rows = decodes;
     p->mixed_passes = 0;
-    // Few decode rows are bound by reading weights, at the speed of reading entries; many are bound by arithmetic.
+    // A pass with few decode rows is bound by reading weights, at the same speed as reading entries. A pass with many
+    // decode rows is bound by arithmetic.
     if (p->us_per_work[0] == 0) return;
     double measured_rows = p->decode_us / (p->us_per_work[0] * p->row_work);
     if (p->balance_is_known && measured_rows > p->balance_rows) return;

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// See pace_budget.h.
 #include "worker/pace_budget.h"
 
 #include <math.h>
 
 enum {
-    CHUNK_FIRST = 16,  // rows in the first pass with decodes and prompts, while their cost is not known
+    // prompt rows in the first pass with decodes and prompts, while the cost of prompt rows is not known
+    CHUNK_FIRST = 16,
     CHUNK_MIN = 128,   // least rows of a chunk in a pass without decodes: smaller chunks cost more per row
     CHUNK_US = 500000, // longest time of a chunk in a pass without decodes
 };
@@ -47,13 +47,13 @@ void pace_budget_set_decodes(struct pace_budget *b, int decodes)
     }
     b->work_left = 0;
     if (pace_measures_decodes(p, decodes)) {
-        b->is_first = false; // this pass decodes alone
+        b->is_first = false; // this pass has only decode rows
         return;
     }
     double prompt_us = pace_prompt_us(p, decodes, b->rows.sampled), us_per_work = p->us_per_work[1];
     if (us_per_work == 0) us_per_work = p->us_per_work[0];
-    // A few prompt rows cost almost nothing if decoding is bound by memory, and this says little about many rows. So
-    // the work of rows grows step by step. The time of reading cached entries is known from the time of decodes.
+    // A few prompt rows cost almost nothing if decoding is bound by memory, which says little about the cost of many
+    // rows. So the work of rows grows step by step. The time of reading cached entries is known from decode passes.
     b->row_work_left = fmax(GROW * p->mixed_work_max, CHUNK_FIRST * p->row_work);
     b->work_left = (us_per_work > 0 ? prompt_us / us_per_work : b->row_work_left) + p->saved_work;
     p->saved_work = 0;
@@ -135,7 +135,7 @@ bool pace_budget_has_rows(const struct pace_budget *b, bool whole)
 struct pace_budget pace_budget_half(const struct pace_budget *b)
 {
     struct pace_budget half = *b;
-    half.work_left = b->work_left / 2; // INFINITY stays
+    half.work_left = b->work_left / 2; // half of INFINITY is INFINITY
     return half;
 }
 

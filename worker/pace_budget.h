@@ -13,8 +13,8 @@
 
 struct pace_budget {
     struct pace *pace; // borrowed
-    double work_left;  // for prompt rows; INFINITY: any work
-    // For prompt rows, when reading cached entries does not count; INFINITY in a pass without decodes.
+    double work_left;  // work that prompt rows may still use; INFINITY: no limit
+    // The same without reading of cached entries; INFINITY in a pass without decodes.
     double row_work_left;
     bool is_first; // no prompt has rows in the pass yet
     struct pace_rows rows;
@@ -26,10 +26,10 @@ void pace_budget_init(struct pace_budget *b, struct pace *pace);
 void pace_budget_set_decodes(struct pace_budget *b, int decodes);
 
 // Returns how many rows (up to `rows_max`) of a prompt with `entries` cached entries the pass gets, and charges them.
-// `whole`: rows_max completes the prompt, and no earlier pass contained a part of it.
+// `whole` is true if rows_max rows complete the prompt and no earlier pass contained a part of it.
 int pace_budget_grant_rows(struct pace_budget *b, int entries, int rows_max, bool whole);
 
-// Returns how many draft rows (up to `rows`) the pass gets after the last row of a prompt of `entries` tokens, and
+// Returns how many draft rows (up to `rows`) the pass gets after the last row of a prompt with `entries` tokens, and
 // charges them.
 int pace_budget_grant_draft_rows(struct pace_budget *b, int entries, int rows);
 
@@ -40,7 +40,7 @@ bool pace_budget_would_grant(const struct pace_budget *b, int entries, int rows,
 bool pace_budget_has_rows(const struct pace_budget *b, bool whole);
 
 // Returns a budget with half of the work that is left in `b`. pace_budget_merge() charges `b` for the rows granted from
-// the half. It also returns to `b` the work that a prompt saved from the half.
+// this half, and gives back to `b` the work that a prompt saved from the half.
 struct pace_budget pace_budget_half(const struct pace_budget *b);
 void pace_budget_merge(struct pace_budget *b, const struct pace_budget *half);
 

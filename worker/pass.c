@@ -28,15 +28,15 @@ static int prompt_rows_wanted(const struct scheduler *s, const struct pass_build
     }
     for (struct sequence *other = s->queue.head; other && rows < limit; other = other->next) {
         if (admission_waits_for_prefix(s, other)) continue;
-        if (!admission_may_start(s, other)) break; // the sequences after it do not start either
+        if (!admission_may_start(s, other)) break; // later sequences do not start either
         rows += sequence_pending(other);
     }
     return rows < limit ? (int)rows : limit;
 }
 
-// Returns how many draft rows (up to `most`) fit after the sequence's `n` pending rows. There are none after a part of
+// Returns how many draft rows (up to `most`) fit after the sequence's `n` pending rows. The result is 0 after a part of
 // a prompt, after a prompt whose log-probabilities are wanted, and for a sequence that the host samples while pacing
-// limits the rows of the host.
+// limits the host's rows.
 static int draft_rows(struct scheduler *s, const struct pass_builder *b, struct sequence *q, int n, int most)
 {
     int room = min_int(pass_builder_rows_left(b) - n - b->decodes_left, b->logit_rows_left);
@@ -50,7 +50,7 @@ static int draft_rows(struct scheduler *s, const struct pass_builder *b, struct 
 // ---- rows of a prompt ----
 
 // Adds as many rows of a prompt as the pass has room for and the pace allows. If the host may sample no more rows, the
-// last pending row waits and is not charged.
+// last pending row is left for a later pass and not charged.
 static void add_prompt_rows(struct scheduler *s, struct pass_builder *b, struct sequence *q)
 {
     int pending = sequence_pending(q), rows = pass_builder_prompt_rows(b, q, q->n_cached);
@@ -122,7 +122,7 @@ static void add_short_prompts(struct scheduler *s, struct pass_builder *b, const
     if (shortest) add_prompt_rows(s, b, shortest);
 }
 
-// Gives short prompts half of the rows and of the budget, if the oldest prompt is too long for this pass.
+// If the oldest prompt is too long for this pass, adds short prompts in half of the rows and of the budget.
 static void add_prompts_before_long(struct scheduler *s, struct pass_builder *b)
 {
     const struct sequence *oldest = oldest_prompt(s);
@@ -134,8 +134,8 @@ static void add_prompts_before_long(struct scheduler *s, struct pass_builder *b)
 
 // ---- decode rows ----
 
-// Sets how many logit rows the host may read: any number, if the host reads rows of all running sequences. Returns how
-// many of these logit rows decodes may use: half, if prompts want log-probabilities.
+// Sets how many logit rows the host may read. There is no limit if the host reads rows of all running sequences.
+// Returns how many of these logit rows decodes may use, which is half if prompts want log-probabilities.
 static int limit_host_rows(const struct scheduler *s, struct pass_builder *b)
 {
     bool others = false, rates_prompts = false;
@@ -190,8 +190,8 @@ static int look_up_drafts(struct scheduler *s)
     return longest;
 }
 
-// Returns the largest number of draft rows of a sequence in a pass with `decodes` decode rows. It is 0 if prompts wait
-// until the time of these decode rows is measured.
+// Returns the largest number of draft rows of a sequence in a pass with `decodes` decode rows. Returns 0 if prompts
+// wait for a measurement of these decode rows.
 static int choose_drafts_max(struct scheduler *s, const struct pass_builder *b, int decodes)
 {
     int longest = look_up_drafts(s);
@@ -201,7 +201,7 @@ static int choose_drafts_max(struct scheduler *s, const struct pass_builder *b, 
 }
 
 // Adds a row for each decoding sequence that the backend samples. Adds rows of sequences that the host samples up to
-// the limit. If the limit is too low for all of them, they take turns.
+// the limit. If the limit is too low for all of these, they take turns.
 static void add_decode_rows(struct scheduler *s, struct pass_builder *b)
 {
     int turns = limit_host_rows(s, b), on_host = decodes_on_host(s, b);
@@ -258,7 +258,7 @@ const struct ragged_batch *pass_compose(struct scheduler *s, struct scheduled_pa
     struct pass_limits limits = pass_limits_of(s, &pass->builder.limits);
     struct pass_builder b;
     pass_builder_begin(&b, pass, &limits);
-    add_decode_rows(s, &b); // first, since a long prompt must not delay running sequences
+    add_decode_rows(s, &b); // first, because a long prompt must not delay running sequences
     pace_budget_set_decodes(&b.budget, pass->builder.batch.n_seqs);
     add_prompts_before_long(s, &b);
     add_running_prompts(s, &b);

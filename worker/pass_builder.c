@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See pass_builder.h.
 #include "worker/pass_builder.h"
 
 #include <limits.h>
@@ -102,7 +101,7 @@ static void want_token(struct pass_builder *b, struct pass_part *part, int draft
     }
 }
 
-// Requests the logits of the row of token i, which predict prompt token i + 1. Has no effect if token i + 1 is no
+// Requests the logits of the row of token i, which predict prompt token i + 1. Has no effect if token i + 1 is not a
 // prompt token, or if its log-probability has been reported already.
 static void want_prompt_logprob(struct pass_builder *b, struct pass_part *part, int i)
 {

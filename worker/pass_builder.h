@@ -6,9 +6,10 @@
 //     pass_builder_add_rows(&b, sequence, rows, drafts);    // for each sequence of the pass
 //     const struct ragged_batch *batch = pass_builder_finish(&b);
 //
-// The builder lives while rows are added, and counts the rows that the pass may still contain. struct scheduled_pass is
-// the memory of the pass: its batch, and the members that are needed to read the results. A pass knows no other pass.
-// So several passes can be under way, each with its own memory. Nothing is allocated after scheduled_pass_init().
+// The builder is used while rows are added, and counts the rows that the pass may still contain. struct scheduled_pass
+// is the memory of the pass: its batch, and the data that is needed to read the results. A pass refers to no other
+// pass, so several passes can be in progress, each with its own memory. Nothing is allocated after
+// scheduled_pass_init().
 #pragma once
 
 #include "engine/batch_builder.h"
@@ -20,7 +21,7 @@
 struct pass_part {
     struct sequence *sequence; // borrowed
     int rows;                  // pending rows
-    int logprobs;              // rows among the pending rows that give the log-probability of a prompt token
+    int logprobs;              // pending rows that yield the log-probability of a prompt token
     int drafts;                // draft rows, after the last pending row
     // Rows that yield tokens sampled by the host; they precede the rows sampled by the backend.
     int host_rows;
@@ -30,7 +31,7 @@ struct pass_part {
 struct host_row {
     struct sequence *sequence;
     int prompt_token;   // index of the prompt token that the row predicts; 0: the row yields a new token
-    int drafted;        // draft tokens between the last token of the sequence and the new token
+    int drafted;        // number of draft tokens between the last token of the sequence and the new token
     enum status status; // result of the sampler; the token is valid only if it is STATUS_OK
 };
 
@@ -50,7 +51,7 @@ void scheduled_pass_fini(struct scheduled_pass *pass);
 
 // Limits of a pass that do not change while it is built, and the objects that the builder borrows.
 struct pass_limits {
-    uint64_t number; // of the pass
+    uint64_t number; // number of the pass
     int rows;
     int spare_logit_rows; // logit rows in addition to one for each sequence
     const struct model_config *config;
@@ -68,7 +69,7 @@ struct pass_builder {
     bool host_is_paced;        // pacing limits host_rows_left
     int decodes_left;          // decode rows that will still be added
     int drafts_max;            // draft rows of a decoding sequence
-    struct pace_budget budget; // what pacing still allows for prompts
+    struct pace_budget budget; // remaining budget of pacing for prompts
 };
 
 void pass_builder_begin(struct pass_builder *b, struct scheduled_pass *pass, const struct pass_limits *limits);
@@ -77,7 +78,7 @@ void pass_builder_begin(struct pass_builder *b, struct scheduled_pass *pass, con
 int pass_builder_rows_left(const struct pass_builder *b);
 
 // Returns how many pending rows of a prompt with `entries` cached entries fit the pass, with their logits. The result
-// is at least 1 while rows are left: one logit row is kept for each sequence.
+// is at least 1 while rows are left, because one logit row is reserved for each sequence.
 int pass_builder_prompt_rows(const struct pass_builder *b, const struct sequence *q, int entries);
 
 // Returns true if the pass contains rows of the sequence.
@@ -90,8 +91,8 @@ bool pass_builder_host_samples(const struct pass_builder *b, const struct sequen
 // 0.
 void pass_builder_add_rows(struct pass_builder *b, struct sequence *q, int n, int drafts);
 
-// Returns a builder of the same pass that may use half of the rows and of the work that are left. pass_builder_merge()
-// ends the half: `b` then has its own half and the room that is left in the other half. Add no rows to `b` in between.
+// Returns a builder of the same pass that may use half of the remaining rows and work. pass_builder_merge() gives the
+// unused part of this half back to `b`. Add no rows to `b` between the two calls.
 struct pass_builder pass_builder_half(const struct pass_builder *b);
 void pass_builder_merge(struct pass_builder *b, const struct pass_builder *half);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns the results of a pass into tokens: samples on the host where the backend did not, appends the new tokens to
-// their sequences, and ends sequences.
+// Applies the results of a pass: samples on the host the tokens that the backend did not sample, appends the new tokens
+// to their sequences, and ends sequences.
 #include <stdio.h>
 
 #include "lib/base/clock.h"
@@ -11,8 +11,8 @@
 
 // ---- grammars ----
 
-// Sets the sequence's mask to the tokens that its grammar allows next. llguidance allocates memory, so the check for
-// allocations is suspended.
+// Sets the sequence's mask to the tokens that its grammar allows next. Suspends the check for allocations, because
+// llguidance allocates memory.
 static enum status sequence_set_mask(struct sequence *q)
 {
     int suspended = no_alloc_suspend();
@@ -21,8 +21,7 @@ static enum status sequence_set_mask(struct sequence *q)
     return status == STATUS_OK ? STATUS_OK : STATUS_EXHAUSTED;
 }
 
-// Tells the sequence's grammar that output token `index` is `token`, which the mask allowed. Returns false if
-// llguidance failed.
+// Advances the sequence's matcher by output token `index`, which the mask allowed. Returns false if llguidance failed.
 static bool sequence_match(struct sequence *q, int index, int32_t token)
 {
     if (!q->matcher || q->n_matched > index) return true;
@@ -74,8 +73,8 @@ static bool host_row_is_accepted(const struct scheduled_pass *pass, int row)
            !sequence_is_matched(q, index);
 }
 
-// Samples the rows of a sequence one after the other, until a token differs from the draft. Rows are not sampled in
-// parallel, since the mask of a grammar depends on the tokens before.
+// Samples the rows of a sequence one after the other, until a token differs from the draft. The rows of a sequence
+// cannot be sampled in parallel, because the mask of a grammar depends on the earlier tokens.
 static void host_rows_sample(const struct host_sampling *sampling, int row, int thread)
 {
     struct scheduled_pass *pass = sampling->pass;
@@ -118,7 +117,8 @@ struct pass_results {
     struct scheduler *scheduler;
     const struct scheduled_pass *pass;
     const struct forward_result *result;
-    // First logit row of the next sequence that the host reads, and first that the backend has sampled.
+    // First logit row of the next sequence among the rows that the host reads; the same among the rows that the backend
+    // has sampled.
     int host_row, sampled_row;
 };
 
@@ -160,8 +160,8 @@ static bool sequence_append(struct sequence *q, int32_t token)
     return is_drafted;
 }
 
-// Gives the sequence its next token, from logit row `row`. Returns SEQUENCE_GOES_ON, or how the sequence has ended.
-// Sets *is_drafted_p if the token equals the next draft token.
+// Appends the token of logit row `row` to the sequence. Returns SEQUENCE_GOES_ON, or how the sequence has ended. Sets
+// *is_drafted_p to true if the token equals the next draft token.
 static enum sequence_finish sequence_advance(struct pass_results *r, struct sequence *q, int row,
                                              struct sequence_output *out, bool *is_drafted_p)
 {
@@ -186,8 +186,8 @@ static enum sequence_finish sequence_advance(struct pass_results *r, struct sequ
     return sequence_generated(q) < q->sampling.max_tokens ? SEQUENCE_GOES_ON : SEQUENCE_LENGTH;
 }
 
-// Gives the sequence the token of its last pending row, then the tokens of its draft rows while they equal the draft.
-// The KV entries of accepted draft tokens count.
+// Appends the token of the last pending row, then the tokens of the draft rows while they equal the draft. The KV
+// entries of accepted draft tokens are kept.
 static enum sequence_finish sequence_advance_all(struct pass_results *r, const struct pass_part *part,
                                                  struct sequence_output *out)
 {

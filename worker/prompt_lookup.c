@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See prompt_lookup.h.
 #include "worker/prompt_lookup.h"
 
 #include <stdlib.h>

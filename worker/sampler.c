@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See sampler.h. Works on a copy of the logits. A stage that removes tokens sets their weights to zero. The last stage
+// Works on a copy of the logits. A stage that removes tokens sets their weights to zero. The last stage
 // walks the weights in order of id. So the sampled token does not depend on the order in which a stage removes tokens.
 //
 // Cost: a few passes over the vocabulary. Top-k and top-p select in expected linear time and never sort.
@@ -56,7 +56,7 @@ void sampler_free(struct sampler *s)
 
 static float logit_clamp(float x)
 {
-    if (!(x >= -FLT_MAX)) return -INFINITY; // NaN too
+    if (!(x >= -FLT_MAX)) return -INFINITY; // also true for NaN
     return x > FLT_MAX ? FLT_MAX : x;
 }
 
@@ -82,7 +82,7 @@ static inline float exp_negative(float x)
     return x > -87.0f ? p * power.value : 0.0f;
 }
 
-// Sets weights[i] to exp((logits[i] - max) * inverse_temperature). The differences are <= 0, perhaps -inf, never NaN.
+// Sets weights[i] to exp((logits[i] - max) * inverse_temperature). The differences are <= 0 or -inf, never NaN.
 static void weights_compute(float *restrict weights, const float *restrict logits, int n, float max,
                             float inverse_temperature)
 {
@@ -144,7 +144,7 @@ static float logprob(float logit, float log_sum)
     return value > LOGPROB_MIN ? value : LOGPROB_MIN;
 }
 
-// Lists the n likeliest tokens by insertion. That is fast, because most tokens need only a comparison with the last
+// Lists the n likeliest tokens by insertion. This is fast, because most tokens need only one comparison, with the last
 // token of the list.
 static void logprobs_list(const struct sampler *s, int n, float log_sum, struct sampled_token *token)
 {
@@ -222,7 +222,7 @@ static void penalise_logits(struct sampler *s, const struct sampler_context *c)
         s->counts[c->output[i]]++;
     for (int i = 0; i < c->n_output; i++) {
         int32_t id = c->output[i];
-        if (!s->counts[id]) continue; // penalised at its first occurrence
+        if (!s->counts[id]) continue; // was penalised at its first occurrence
         s->logits[id] =
             logit_clamp((float)((double)s->logits[id] - p->frequency_penalty * s->counts[id] - p->presence_penalty));
         s->counts[id] = 0;
@@ -286,10 +286,10 @@ static int candidates_list(struct sampler *s, float least, double *weight_p)
     return n;
 }
 
-// Keeps the best tokens: the fewest that weigh at least `mass`, but at most `count` tokens. These tokens are called the
-// run. Real distributions are steep, so the run nearly always has only logits of at least `near`, and tokens with such
-// logits are tried first. During the quickselect, c[0, lo) belongs to the run and weighs `weight`, and c[hi, n) does
-// not belong to it.
+// Keeps the best tokens: the fewest whose total weight is at least `mass`, but at most `count` tokens. These tokens are
+// called the run. Real distributions are steep, so the run nearly always has only logits of at least `near`. So it is
+// first searched among tokens with such logits. During the quickselect, c[0, lo) belongs to the run and weighs
+// `weight`, and c[hi, n) does not belong to it.
 static void keep_best(struct sampler *s, int count, double mass, float near)
 {
     struct candidate *c = s->candidates;
@@ -354,7 +354,7 @@ enum status sampler_sample_token(struct sampler *s, const float *logits, const s
     if (p->temperature >= TEMPERATURE_GREEDY) {
         weights_compute(s->weights, s->logits, s->vocab_size, max, (float)(1 / p->temperature));
         if (p->min_p > 0) keep_min_p(s, p->min_p);
-        float near = max - (float)(7 * p->temperature); // a thousandth of the best weight
+        float near = max - (float)(7 * p->temperature); // logit of a thousandth of the best weight
         if (p->top_k > 0 && p->top_k < s->vocab_size) keep_best(s, p->top_k, INFINITY, near);
         if (p->top_p < 1) keep_best(s, s->vocab_size, p->top_p * weights_sum(s->weights, s->vocab_size), near);
         token = sample_weights(s, sampler_uniform(p->seed, (uint64_t)context->n_output));

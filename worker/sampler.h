@@ -8,9 +8,9 @@
 // tokens.
 //
 // Deterministic: the random number is Philox4x32-10 (Salmon et al., SC'11) keyed by the seed, with the index of the
-// output token as the counter. So the token depends only on logits, parameters, history and index, and a sequence that
-// was preempted or replayed on another group continues with the same tokens. Among equal logits the lower token id
-// ranks first.
+// output token as the counter. So the token depends only on logits, parameters, history and index. A sequence that was
+// preempted, or replayed on another group, continues with the same tokens. Among equal logits the lower token id ranks
+// first.
 //
 // A NaN logit counts as -inf, so its token is never sampled. It is an error if no token is left. A sampler is scratch
 // memory for one vocabulary. One thread at a time may use it. Nothing is allocated per token.
@@ -24,7 +24,7 @@ struct sampler;
 struct sampler *sampler_create(int vocab_size);
 void sampler_free(struct sampler *s);
 
-// The inputs of sampling in addition to the logits. Borrowed during the call; all ids are within the vocabulary.
+// The inputs of sampling other than the logits. Borrowed during the call; all ids are within the vocabulary.
 struct sampler_context {
     const struct sampling *sampling; // has passed sampling_check()
     const int32_t *eos;              // the model's end-of-text tokens
@@ -61,9 +61,10 @@ void sampler_rate_token(struct sampler *s, const float *logits, int32_t token, i
 // Returns true if a backend can sample the token where the logits are (kernels/ragged.h). The backend cannot sample
 // with grammars, penalties, logit bias, log-probabilities or masked tokens: they need more than the logits. The
 // backend's token may differ from the token of sampler_sample_token() because of rounding. That happens only if a sum
-// of weights is within a few 1e-9 of the total from the bound set by the random number or by top-p.
+// of weights differs from the bound of the random number or of top-p by at most a few 1e-9 of the total.
 bool sampler_backend_can_sample(const struct sampler_context *context);
-struct row_sampling sampler_row_sampling(const struct sampler_context *context); // its sampling parameters
+// Returns the parameters with which a backend samples the token.
+struct row_sampling sampler_row_sampling(const struct sampler_context *context);
 enum status sampler_fail_no_token(void); // fails as sampler_sample_token() does when no token can be sampled
 
 // Returns true if `token` ends the text: a stop id, or an end-of-text token that is not ignored.

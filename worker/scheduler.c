@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// See scheduler.h. A step: compose a pass, run it, sample the next tokens, report them.
+// A step: compose a pass, run it, sample the next tokens, report them.
 //
 //     scheduler_add ──▶ queue ──start──▶ running ──finish──▶ reported, freed
 //                         ▲                 │
 //                         └─────preempt─────┘        cancel frees from either
 //
-// A sequence with a grammar is held before the queue until it has its matcher.
+// A sequence with a grammar joins the queue when it has its matcher. Until then, it is held.
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -17,7 +17,7 @@
 #include "worker/scheduler_state.h"
 
 enum { UNPACED_DRAFT = 8 };   // length of drafts with PACE_UNLIMITED
-enum { WAITING_MAX = 65536 }; // the router queues requests itself, so more waiting sequences here are a fault
+enum { WAITING_MAX = 65536 }; // the router has its own queue, so more waiting sequences are a fault
 
 // ---- a step ----
 
@@ -34,7 +34,7 @@ static enum status run_pass(struct scheduler *s, struct scheduled_pass *pass, in
     return STATUS_OK;
 }
 
-// Learns from a pass that took `us`, with `sampling_us` of it for sampling on the host.
+// Learns from a pass that took `us`, including `sampling_us` for sampling on the host.
 static void learn_times(struct scheduler *s, const struct scheduled_pass *pass, int64_t us, int64_t sampling_us)
 {
     const struct ragged_batch *batch = &pass->builder.batch;
@@ -44,6 +44,16 @@ static void learn_times(struct scheduler *s, const struct scheduled_pass *pass, 
     if (!has_prompts) draft_pace_pass_end(&s->draft_pace, batch->n_seqs, draft_rows, s->n_new_tokens, us);
     pace_sampling_end(&s->pace, rows, sampling_us);
     if (has_prompts || !draft_rows) pace_pass_end(&s->pace, rows, us - sampling_us);
+}
+
+// Returns how many draft tokens per sequence the next passes would verify.
+static int draft_length(const struct scheduler *s)
+{
+    int decodes = 0;
+    for (int i = 0; i < s->n_running; i++)
+        decodes += sequence_pending(s->running[i]) == 1;
+    bool is_paced = s->limits.pace_us != PACE_UNLIMITED;
+    return is_paced ? draft_pace_length(&s->draft_pace, decodes) : UNPACED_DRAFT;
 }
 
 enum status scheduler_step(struct scheduler *s)
@@ -62,7 +72,7 @@ enum status scheduler_step(struct scheduler *s)
                                  .pairs = ragged_attention_pairs(batch),
                                  .step_us = clock_now_us() - begun_us};
     learn_times(s, &s->pass, report.step_us, sampling_us);
-    report.draft_length = scheduler_draft_length(s);
+    report.draft_length = draft_length(s);
     s->report(s->arg, &report);
     return STATUS_OK;
 }
@@ -111,15 +121,6 @@ enum status scheduler_set_draft(struct scheduler *s, uint64_t id, int from, cons
                            (unsigned long long)id);
     if (q->n_draft && q->draft_from_lookup && draft_pace_prefers_lookup(&s->draft_pace)) return STATUS_OK;
     return sequence_set_draft(q, from, tokens, n, s->config);
-}
-
-int scheduler_draft_length(const struct scheduler *s)
-{
-    int decodes = 0;
-    for (int i = 0; i < s->n_running; i++)
-        decodes += sequence_pending(s->running[i]) == 1;
-    bool is_paced = s->limits.pace_us != PACE_UNLIMITED;
-    return is_paced ? draft_pace_length(&s->draft_pace, decodes) : UNPACED_DRAFT;
 }
 
 void scheduler_set_matcher(struct scheduler *s, uint64_t id, struct grammar_matcher *matcher)

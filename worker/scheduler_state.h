@@ -20,19 +20,19 @@ struct scheduler {
     scheduler_report_fn *report;
     void *arg;
     struct block_manager *blocks;
-    struct sampler **samplers; // [n_samplers] one for each of model_host_threads()
+    struct sampler **samplers; // [n_samplers] one for each thread; n_samplers is model_host_threads()
     int n_samplers;
     bool backend_samples; // the backend can sample tokens, see model_samples()
 
     struct sequence_queue queue;
     struct sequence_queue held; // sequences that wait for their matchers
-    struct sequence **running;  // [max_seqs] in the order in which they were started
+    struct sequence **running;  // [max_seqs] in the order of their starts
     int n_running, most_running;
     uint64_t preemptions, prompt_rows, reused_rows, host_sampled, n_passes, drafted, draft_accepted;
     struct pace pace;
     struct draft_pace draft_pace;
 
-    struct scheduled_pass pass; // memory of the current pass; it stays readable until the next pass begins
+    struct scheduled_pass pass; // memory of the current pass, readable until the next pass begins
 
     // The results of the latest pass.
     struct sequence_output *outputs;  // [max_seqs]
@@ -55,7 +55,7 @@ bool admission_start(struct scheduler *s, struct sequence *q);
 // blocks from the start.
 void admission_grow(struct scheduler *s);
 
-// Returns true if a running sequence will soon publish blocks that this waiting sequence should reuse.
+// Returns true if a running sequence will soon publish blocks that this waiting sequence can reuse.
 bool admission_waits_for_prefix(const struct scheduler *s, struct sequence *q);
 
 // Returns how many entries of a waiting sequence the prefix cache holds.
@@ -72,9 +72,9 @@ int admission_grow_for_draft(struct scheduler *s, struct sequence *q, int rows);
 // Releases the blocks that only draft rows needed: those after the block of the sequence's next row.
 void admission_shrink(struct scheduler *s, struct sequence *q);
 
-int admission_find_running(const struct scheduler *s, uint64_t id); // index of the running sequence; -1: none
+int admission_find_running(const struct scheduler *s, uint64_t id); // index of the running sequence, or -1
 void admission_remove_running(struct scheduler *s, int index);
-void admission_free_sequence(struct scheduler *s, struct sequence *q); // with its blocks
+void admission_free_sequence(struct scheduler *s, struct sequence *q); // also releases its blocks
 
 // ---- pass.c
 
@@ -83,8 +83,8 @@ const struct ragged_batch *pass_compose(struct scheduler *s, struct scheduled_pa
 
 // ---- pass_results.c
 
-// Samples tokens on the host from the returned logits, before the sequences advance. Returns the time for pacing in
-// microseconds: 0 if the backend cannot sample.
+// Samples tokens on the host from the returned logits, before the sequences advance. Returns the time in microseconds
+// that pacing counts, which is 0 if the backend cannot sample.
 int64_t pass_sample_on_host(struct scheduler *s, struct scheduled_pass *pass, const struct forward_result *result);
 
 // Advances the sequences of the pass and frees those that have ended. Returns how many entries of s->outputs are

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See sequence.h.
 #include "worker/sequence.h"
 
 #include <stdlib.h>
@@ -65,7 +64,7 @@ static enum status check_ranges(const struct token_range *ranges, int n, int pro
     return STATUS_OK;
 }
 
-// Ranges come in the order of the rows, which may be any order.
+// The ranges are in the order of the rows, which is not always ascending.
 static enum status check_kept(const struct sequence_request *r)
 {
     int64_t count = r->n_kept_ranges ? 0 : r->prompt_tokens;
@@ -132,7 +131,7 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     s->salt = r->salt;
     s->sampling = r->sampling;
     s->sampling.logit_bias = logit_bias_copy(&r->sampling.logit_bias);
-    s->sampling.grammar.text = NULL; // the matcher gets the grammar, see sequence_set_matcher()
+    s->sampling.grammar.text = NULL; // the matcher has the grammar, see sequence_set_matcher()
     s->n_kept = r->n_tokens - r->n_generated;
     s->n_tokens = r->n_tokens;
     s->n_matched = r->n_generated;
@@ -163,7 +162,7 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     return STATUS_OK;
 }
 
-// Returns how many tokens of a draft can be generated so that the sequence goes on after each of them.
+// Returns how many leading tokens of a draft do not end the sequence.
 static int draft_length(const struct sequence *s, const struct model_config *config, const int32_t *tokens, int n)
 {
     int most = s->sampling.max_tokens - sequence_generated(s) - 1, i = 0;
@@ -191,9 +190,9 @@ bool sequence_lookup_draft(struct sequence *s, const struct model_config *config
     int match, most = s->sampling.max_tokens - sequence_generated(s) - 1;
     int place = s->lookup && most > 0 ? prompt_lookup_find(s->lookup, s->tokens, s->n_tokens, &match) : 0;
     if (!place) return false;
-    if (most > match) most = match; // after a long match, more of the draft is likely to be accepted
+    if (most > match) most = match; // after a longer match, more of the draft is likely to be accepted
     if (most > LOOKUP_DRAFT_MAX) most = LOOKUP_DRAFT_MAX;
-    for (int i = 0; i < most; i++) // one by one, since `place + i` may be within the draft itself
+    for (int i = 0; i < most; i++) // one by one, because `place + i` may be within the draft itself
         s->tokens[s->n_tokens + i] = s->tokens[place + i];
     s->n_draft = draft_length(s, config, s->tokens + s->n_tokens, most);
     s->draft_from_lookup = true;

@@ -32,11 +32,11 @@ struct sequence_request {
     uint64_t id;           // unique among the scheduler's sequences
     const int32_t *tokens; // [n_tokens] kept prompt tokens, then tokens generated before a replay
     int n_tokens, n_generated;
-    // [n_kept_ranges] places of the kept tokens in the prompt, in the order of the rows. If there are no ranges, all
+    // [n_kept_ranges] indices of the kept tokens in the prompt, in the order of the rows. If there are no ranges, all
     // tokens are kept.
     const struct token_range *kept;
     int n_kept_ranges;
-    int prompt_tokens;        // length n of the whole prompt. Generated token r has position n + r
+    int prompt_tokens;        // length n of the whole prompt; generated token r has position n + r
     struct sampling sampling; // max_tokens and min_tokens count from the first generated token, also in a replay
     // [n_penalty_ids] the whole prompt, for the repetition penalty. If there are none, the kept tokens are used
     const int32_t *penalty_ids;
@@ -63,7 +63,7 @@ struct sequence {
     int n_penalty_ids;
     struct grammar_matcher *matcher; // state of sampling.grammar after n_matched tokens; owned; NULL: no grammar
     int n_matched;                   // generated tokens that the matcher has accepted
-    uint32_t *mask;                  // mask from the matcher, for the token that is being sampled
+    uint32_t *mask;                  // the matcher's mask for the token that is being sampled
     int n_kept, n_tokens;
     int n_draft;                  // number of draft tokens, which are stored in `tokens` from n_tokens on
     bool draft_from_lookup;       // prompt lookup made the draft, not a speculator
@@ -73,7 +73,7 @@ struct sequence {
     int n_cached;              // number of entries in the KV cache
     int32_t *blocks;           // [sequence_blocks_max()]
     int n_blocks;              // blocks that the sequence references now
-    int n_published;           // number of first blocks that are full and in the prefix cache
+    int n_published;           // number of leading blocks that are full and in the prefix cache
     kv_chain chain;            // hash chain of the prefix cache, up to the last published block
     struct prefix_match match; // result of the last lookup in the prefix cache
     int n_reused;              // prompt tokens found in the prefix cache when the sequence ran for the first time
@@ -81,7 +81,8 @@ struct sequence {
     bool reported_reused;      // n_reused has been reported
     bool is_chunked;           // a pass contained part of its prompt
     uint64_t last_pass;        // number of the last pass with rows of the sequence; 0: none
-    // number of the last pass with a row that the host samples; the pass that started the sequence, until there is one
+    // number of the last pass with a row that the host samples; before the first such row, the pass that started the
+    // sequence
     uint64_t host_pass;
     int64_t added_us;
     struct sequence *previous, *next; // in the scheduler's queue
@@ -93,17 +94,16 @@ enum status sequence_create(const struct sequence_request *request, const struct
 void sequence_set_matcher(struct sequence *s, struct grammar_matcher *matcher); // owns it from now on
 void sequence_free(struct sequence *s);                                         // release its blocks first
 
-// Replaces the draft by `n` tokens from output token `from` on. Some of these tokens may have been generated already.
-// Nothing changes if the given tokens contradict generated ones, if fewer than `from` tokens have been generated, or if
-// all given tokens have been generated already.
-// Leaves out tokens that cannot be generated: beyond max_tokens, and from the first stop token on. Returns
-// STATUS_INVALID if a token is outside the vocabulary.
+// Replaces the draft by the tokens [n], the first of which is output token `from`. Some of these tokens may have been
+// generated already. Nothing changes if the given tokens contradict generated tokens, if fewer than `from` tokens have
+// been generated, or if all given tokens have been generated already. Leaves out tokens beyond max_tokens, and tokens
+// from the first stop token on. Returns STATUS_INVALID if a token is outside the vocabulary.
 enum status sequence_set_draft(struct sequence *s, int from, const int32_t *tokens, int n,
                                const struct model_config *config);
 
 // Prompt lookup: replaces the draft by the tokens that followed an earlier occurrence of the sequence's last tokens.
-// The draft is at most as long as the match, the equal tokens before both places, and at most LOOKUP_DRAFT_MAX. Returns
-// false, without a change, if there is no earlier occurrence or no prompt lookup.
+// The draft has at most LOOKUP_DRAFT_MAX tokens, and at most as many tokens as the two occurrences have in common.
+// Returns false, without a change, if there is no earlier occurrence or no prompt lookup.
 enum { LOOKUP_DRAFT_MAX = 8 };
 bool sequence_lookup_draft(struct sequence *s, const struct model_config *config);
 
@@ -129,8 +129,8 @@ static inline int sequence_generated(const struct sequence *s)
     return s->n_tokens - s->n_kept;
 }
 
-// Returns how many blocks the sequence needs at its longest. The last generated token is never computed and needs no
-// entry.
+// Returns how many blocks the sequence needs at its greatest length. The last generated token is never computed and
+// needs no entry.
 static inline int sequence_blocks_max(const struct sequence *s)
 {
     return kv_blocks_for(s->n_kept + s->sampling.max_tokens - 1);

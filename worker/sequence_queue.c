@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See sequence_queue.h.
 #include "worker/sequence_queue.h"
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See service.h. Messages to the router are built in arrays allocated at the start, so a step allocates nothing here.
+// Builds messages to the router in arrays that are allocated at the start, so that a step allocates nothing here.
 #include "worker/service.h"
 
 #include <limits.h>
@@ -150,7 +150,7 @@ static enum status sampling_read(const sampling_message *m, struct sampling *s)
     s->logit_bias =
         (struct logit_bias){(int32_t *)m->logit_bias_ids, m->logit_bias, int_from_number(m->n_logit_bias_ids)};
     s->grammar = grammar_spec_of((enum grammar_kind)m->grammar_kind, m->grammar);
-    if ((uint32_t)m->grammar_kind >= GRAMMAR_KINDS) // true for a negative number, too
+    if ((uint32_t)m->grammar_kind >= GRAMMAR_KINDS) // the cast also catches negative numbers
         return status_fail(STATUS_INVALID, "grammar_kind %d is not known", (int)m->grammar_kind);
     return sampling_from_message(&m->base, s);
 }
@@ -172,7 +172,7 @@ static void grammar_compile(struct service *service, const struct sequence_reque
     grammar_compiler_add(service->compiler, request->id, spec, request->tokens + request->n_tokens - n, n);
 }
 
-// Gives each compiled matcher to the sequences that wait for it. Refuses a sequence whose grammar did not compile.
+// Passes each compiled matcher to the sequence that waits for it. Refuses a sequence whose grammar did not compile.
 static void receive_matchers(struct service *service)
 {
     struct grammar_compiled compiled;
@@ -232,7 +232,7 @@ static enum status sequence_add(struct service *service, const sequence_message 
     return STATUS_OK;
 }
 
-// A sequence may have ended while its draft was on the way, so a draft that is refused is no fault.
+// Ignores a refused draft: the sequence may have ended while its draft was on the way.
 static void set_draft(struct service *service, const Forepack__Cluster__V1__Draft *m)
 {
     enum status status = scheduler_set_draft(service->scheduler, m->request, int_from_number(m->from),

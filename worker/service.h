@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The worker group's side of the cluster protocol: receives bins (batches of requests), drafts and cancels, and sends
-// one StepResults message per step. Checks all values from the router. A sequence that cannot be served is answered
-// with FINISH_ERROR and an error text. The other sequences of its bin are served.
+// one StepResults message per step. Checks all values from the router. Answers a sequence that it cannot serve with
+// FINISH_ERROR and an error text, and serves the other sequences of the bin.
 //
 // Owned by the leader's working thread. Has no sockets: messages leave through a callback.
 #pragma once
@@ -20,17 +20,17 @@ enum status service_create(struct engine *engine, const struct scheduler_limits 
                            void *arg, struct service **service_p);
 void service_free(struct service *service);
 
-// Sets the library for structured output, which is borrowed. While it is NULL, as at the start, sequences with a
-// grammar are refused. Grammars are compiled on another thread. That thread calls `wake` with the `arg` of
+// Sets the library for structured output, which is borrowed. While the library is NULL, as at the start, sequences with
+// a grammar are refused. Grammars are compiled on another thread. That thread calls `wake` with the `arg` of
 // service_create() when a grammar is compiled, so that service_step() can begin its sequence.
 void service_set_grammars(struct service *service, const struct grammar_library *grammars, grammar_wake_fn *wake);
 
 // Handles a prefill_bin, drafts or cancel message; ignores others.
 void service_handle(struct service *service, const Forepack__Cluster__V1__RouterMessage *message);
-void service_drop_all(struct service *service); // after the stream ended: the router has reassigned all sequences
+void service_drop_all(struct service *service); // call after the stream has ended: the router reassigns all sequences
 
 bool service_busy(const struct service *service); // true if there are sequences
-// Returns true if service_step() has work. If not, it need not be called until the next message or `wake`.
+// Returns true if service_step() has work. If not, the caller may wait for the next message or `wake`.
 bool service_ready(const struct service *service);
 enum status service_step(struct service *service); // after a failure the group is lost
 struct scheduler_load service_get_load(const struct service *service);

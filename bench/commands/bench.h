@@ -19,12 +19,13 @@ int bench_router(int argc, char **argv);
 int bench_router_grpc(int argc, char **argv);
 int bench_router_http(int argc, char **argv);
 int bench_router_page(int argc, char **argv);
+int bench_hostile(int argc, char **argv);
 int bench_http(int argc, char **argv);
 int bench_sampling(int argc, char **argv);
 int bench_template(int argc, char **argv);
 int bench_grammar(int argc, char **argv);
 
-double thread_cpu_us(void); // of the calling thread
+double thread_cpu_us(void); // CPU time of the calling thread
 
 // Option rows that select the model; `o` has the fields model, shape, load, backend and dtype.
 // clang-format off

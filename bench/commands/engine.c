@@ -79,7 +79,7 @@ static enum status engine_raise_limits(struct engine_bench *b, int64_t batch, in
         return status_fail(STATUS_INVALID, "--%s: %lld KV blocks are too many", flag, (long long)blocks);
     struct passes_limits *l = &b->limits;
     limit_raise(&l->rows, rows < o.token_budget ? rows : o.token_budget);
-    limit_raise(&l->rows, batch); // a decode pass has one row per sequence, whatever the budget
+    limit_raise(&l->rows, batch); // a decode pass has one row per sequence, for any budget
     limit_raise(&l->seqs, batch);
     limit_raise(&l->context, entries);
     limit_raise(&l->kv_blocks, blocks);

@@ -117,8 +117,8 @@ static void slot_send(struct fake_node *node, struct slot *slot)
     }
 }
 
-// Sends the first tokens immediately, so that the router may send the next bin. Slots take sequences in turn: bins
-// differ in size, and a slot of a whole bin would make a burst of tokens in every interval.
+// Sends the first tokens immediately, so that the router may send the next bin. Sequences are distributed over the
+// slots one by one. Bins differ in size, and a slot with a whole bin would make a burst of tokens in every interval.
 static void paced_add(struct fake_node *node, const Forepack__Cluster__V1__PrefillBin *bin)
 {
     struct paced_sequence *sequences = mem_alloc_array(bin->n_sequences, sizeof *sequences);

@@ -19,8 +19,8 @@ struct fake_pace {
 };
 
 // Attaches to the router with the tokenizer and vocabulary that the router reports to clients. Returns before the
-// router has the node. `pace` is borrowed; NULL: every sequence gets all its tokens at once. Then only one node may
-// exist at a time, and closing it sends SIGTERM to this process. So node_block_signals() must have been called before
-// the first thread started.
+// router has the node. `pace` is borrowed; NULL: every sequence gets all its tokens in one message. Then only one node
+// may exist at a time, and closing it sends SIGTERM to this process. So node_block_signals() must have been called
+// before the first thread started.
 enum status fake_node_open(const struct router_process *router, struct fake_pace *pace, struct fake_node **node_p);
 void fake_node_close(struct fake_node *node); // NULL is allowed

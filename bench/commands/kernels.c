@@ -99,8 +99,7 @@ static double gemm_gflops(const struct kernels *k, const struct gemm *gemm)
     return 2e-9 * k->m * gemm->n * gemm->k * (double)k->runs / gemm->seconds;
 }
 
-// ---- the layer
-// -----------------------------------------------------------------------------------------------------------
+// ---- the layer ------------------------------------------------------------------------------------------------------
 
 static int burst_of(const struct kernels *k)
 {

@@ -86,7 +86,7 @@ static enum status attention_begin_pass(struct attention_bench *b, int first, in
     }
     enum status status = ops->begin(b->backend, batch_builder_finish(&b->builder));
     if (status == STATUS_OK) status = ops->embed(b->backend, b->qkv, b->table);
-    // rope_append() rotates q and k in place, so q and k are rotated once more for each layer. A rotation keeps their
+    // rope_append() rotates q and k in place, so q and k are rotated again for each layer. A rotation keeps their
     // lengths.
     for (int i = 0; i < layers && status == STATUS_OK; i++)
         status = ops->rope_append(b->backend, (b->next_layer + i) % b->layers, b->qkv, NULL, NULL, 0);

@@ -16,7 +16,7 @@ struct load {
     const struct rpc_bytes *messages; // [n] packed GenerateRequests with the ids load_id(run, 0 .. n-1)
     const char *run;                  // prefix of the request ids
     const int64_t *due_us; // [n] ascending arrival times after the start; NULL: closed loop, a request is due when sent
-    int concurrency;       // requests running at once in a closed loop
+    int concurrency;       // number of requests that a closed loop keeps running
     int64_t timeout_us;    // a request not complete this long after its arrival time is aborted; 0: no limit
     const char *label;     // label of the progress bar; NULL: no bar
 };

@@ -21,6 +21,7 @@ static const struct program_command commands[] = {
     {"router-http", bench_router_http, "the same over HTTP, and many server-sent streams at once"},
     {"router-page", bench_router_page,
      "CPU time of a router for each open live page, with many nodes and a long queue"},
+    {"hostile", bench_hostile, "latency of polite clients of a router, alone and next to many hostile clients"},
     {"sampling", bench_sampling, "CPU time to sample a token on the host, and its charge in tokens"},
     {"template", bench_template, "CPU time to parse and render a chat template"},
     {"grammar", bench_grammar, "CPU time to compute the token masks of structured output"},

@@ -41,7 +41,7 @@ static void sleep_until(int64_t due_us)
         continue;
 }
 
-// Takes the calls in turn with the other threads.
+// Makes calls. Each thread takes the next call that no thread has taken.
 static void *caller_run(void *argument)
 {
     struct caller *caller = argument;

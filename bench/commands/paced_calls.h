@@ -10,7 +10,7 @@
 struct paced_calls {
     const char *rates; // calls per second, comma-separated, one row each
     double seconds;    // counted time of a row; an uncounted tenth of this time comes before it
-    int threads;       // most calls at once
+    int threads;       // limit of concurrent calls
     bool json;         // print no table
     // Makes call number i in thread `thread`. Failures are counted, and the last error message is kept.
     enum status (*call)(void *user, int thread, int i);

@@ -153,8 +153,7 @@ static enum status texts_read(struct texts *texts, int vocab_size)
     return status;
 }
 
-// ---- one dtype
-// -------------------------------------------------------------------------------------------------------
+// ---- one dtype ------------------------------------------------------------------------------------------------------
 
 static void perplexity_add_row(json_t *rows, const char *dtype, int n_texts, const struct perplexity *p, double seconds)
 {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack bench router-grpc: measures what a whole router process adds to a request. Starts a router, attaches a node
-// that answers at once (fake_node.h), and sends Generate calls at fixed times from several connections. Latencies count
-// from the time at which a request was due. CPU time is measured for the router process.
+// that answers immediately (fake_node.h), and sends Generate calls at fixed times from several connections. Latencies
+// count from the time at which a request was due. CPU time is measured for the router process.
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>

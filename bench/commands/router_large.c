@@ -118,7 +118,8 @@ static void larges_send(const struct router_large *large, const struct router_pr
         result_write(results, large_send(router, &request));
 }
 
-// Sends all prompts at once. Writes to `results` the milliseconds until the end of each answer, or -1.
+// Sends all prompts without waiting for answers. Writes to `results` the milliseconds until the end of each answer, or
+// -1.
 static void prompts_send(const struct router_large *large, const struct router_process *router, int results)
 {
     struct rpc_channel *channels[CHANNELS];

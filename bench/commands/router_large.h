@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Load during a running stream: chat messages far over the context, or many long prompts at once. Measures how soon
-// they are refused or answered, how much memory the router takes, and how long the stream waits meanwhile.
+// Load during a running stream: chat messages far over the context, or many long prompts together. Measures how soon
+// they are refused or answered, how much memory the router takes, and how long the stream waits for its tokens.
 #pragma once
 
 #include <jansson.h>
@@ -8,7 +8,7 @@
 #include "bench/commands/router_process.h"
 
 struct router_large {
-    int64_t mb; // size in MiB of the too large messages, sent one by one; 0: prompts, all at once
+    int64_t mb; // size in MiB of the messages that are too large, sent one by one; 0: prompts, all sent together
     int calls;
     struct rpc_bytes (*prompt)(struct rpc_channel *channel); // for mb 0: makes a prompt's message; the caller frees it
     bool json;

@@ -17,7 +17,7 @@ struct router_process_options {
     int64_t tokenise_threads;  // 0: the router's default
     int64_t queue_requests;    // 0: the router's default
     bool http;                 // with the HTTP API
-    const struct rpc_tls *tls; // certificate and key of the ports for clients, which clients trust; NULL: plain
+    const struct rpc_tls *tls; // certificate, which clients trust, and key of the ports for clients; NULL: plain text
 };
 
 struct router_process {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Many server-sent streams through one router at once. A paced node (fake_node.h) gives each a token per interval. The
-// delay of a token is the time from the node's message to the client's read.
+// Many server-sent streams through one router at the same time. A paced node (fake_node.h) gives each a token per
+// interval. The delay of a token is the time from the node's message to the client's read.
 #pragma once
 
 #include <jansson.h>

@@ -7,7 +7,7 @@
 #include "bench/commands/router_process.h"
 
 struct router_limits {
-    int connections; // open at once, each with one request
+    int connections; // number of open connections, each with one request
     double seconds;  // length of each measurement
     const char *request;
     bool json;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack calibrate: measures the main model's answers to the prompts of a file at every keep rate and fits a
+// forepack calibrate: generates the main model's answers to the prompts of a file at every keep rate, and fits a
 // calibration (speculator/calibration_fit.h). Writes the calibration next to the speculator's weights.
 #include <errno.h>
 #include <inttypes.h>
@@ -40,9 +40,9 @@ static const struct option options[] = {
     {.name = "output", .type = OPTION_STRING, .value = &o.output, .placeholder = "FILE",
      .help = "default: " CALIBRATION_FILE " in the speculator's directory, where the speculator reads it at its start"},
     {.name = "max-tokens", .type = OPTION_INT, .value = &o.max_tokens, .default_text = "64", .min = 1, .max = 4096,
-     .unit = "tokens", .help = "longest answer; a longer one is compared up to here"},
+     .unit = "tokens", .help = "longest answer; of longer answers, only this many tokens are compared"},
     {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 0.01, .max = 1,
-     .help = "quality that the printed table is for; the calibration is for every quality"},
+     .help = "quality of the printed table; the calibration covers every quality"},
     {.name = "-Options that the calibration is for"},
     {.name = "look-ahead", .type = OPTION_INT, .value = &o.look_ahead, .default_text = "8", .min = 1,
      .max = LOOK_AHEAD_MAX, .unit = "tokens", .help = "look-ahead tokens"},
@@ -83,11 +83,11 @@ struct run {
 
 // --- measuring
 
-// The answers of one document, at each rate. The last rate keeps the full prompt.
+// The answers to one document at each keep rate. The last rate keeps the full prompt.
 struct answers {
     struct model_pair_prompt prompt;
     struct token_range *kept[QUALITY_RATES];
-    struct model_pair_request *requests; // [QUALITY_RATES] by rate; borrowed
+    struct model_pair_request *requests; // [QUALITY_RATES] one for each rate; borrowed
 };
 
 static int select_at(const struct run *run, const struct model_pair_prompt *prompt, double rate,
@@ -152,7 +152,7 @@ static enum status document_fill(const struct run *run, int i, const struct answ
     return STATUS_OK;
 }
 
-// Scores n documents and asks the main model at every rate, packed as in a cluster.
+// Scores n documents, and generates the main model's answers at every rate, packed as in a cluster.
 static enum status batch_answer(const struct run *run, int first, int n, struct model_pair_prompt *prompts,
                                 struct answers *answers, struct model_pair_request *requests)
 {
@@ -214,7 +214,7 @@ static enum status measure(struct run *run)
 
 // --- the result
 
-// Returns the share of right answers. Rate -1: answers to the full prompt. Group -1: all documents.
+// Returns the share of right answers. Rate -1 means the full prompt, group -1 all documents.
 static double share(const struct run *run, int group, int rate)
 {
     int n = 0, right = 0;
@@ -275,7 +275,7 @@ static json_t *measured_json(const struct run *run, const struct calibration *ca
     return json_pack("{s:f,s:o}", "quality", o.quality, "groups", groups);
 }
 
-// Returns the mode of the file. Group and others may read it as far as the umask allows, like the weights next to it.
+// Returns the mode of the file: readable for all, less the umask, like the weights next to it.
 static mode_t file_mode(void)
 {
     mode_t mask = umask(0);
@@ -283,7 +283,7 @@ static mode_t file_mode(void)
     return 0666 & ~mask;
 }
 
-// Replaces the file. A speculator that starts meanwhile reads the old file or the new file.
+// Replaces the file atomically: a speculator that starts meanwhile reads either the old or the new file.
 static enum status file_replace(const char *path, const json_t *object)
 {
     struct new_file file;
@@ -336,7 +336,7 @@ static enum status check_flags(struct run *run)
     return prefill_check(&run->prefill);
 }
 
-// Checks before hours of measuring that the result can be written. The caller frees the path.
+// Checks that the result can be written, before hours of measurements. The caller frees *path_p.
 static enum status output_check(char **path_p)
 {
     char *path = *path_p = o.output ? mem_string(o.output) : mem_format("%s/%s", o.spec, CALIBRATION_FILE);

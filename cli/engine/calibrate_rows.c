@@ -74,7 +74,7 @@ static enum status tokens_read(struct reader *reader, const json_t *object, stru
     if (messages && (prompt || ids))
         return status_fail(STATUS_INVALID, "messages: not allowed together with prompt or token_ids");
     if (messages) TRY(messages_read(reader, messages, row));
-    if (ids) TRY(token_ids_read(reader, ids, row)); // the ids of the prompt, whose text may be given too
+    if (ids) TRY(token_ids_read(reader, ids, row)); // token ids of the prompt; its text may be given too
     if (prompt && !ids) TRY(prompt_read(reader, prompt, row));
     if (!messages && !ids && !prompt) return status_fail(STATUS_INVALID, "must have a prompt, token_ids or messages");
     return row->n ? STATUS_OK : status_fail(STATUS_INVALID, "the prompt is empty");

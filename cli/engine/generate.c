@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack generate --model DIR: runs one request on a model in this process, the quickest way to check a checkpoint.
-// It uses the scheduler, the sampler and the text stream of a worker group of one rank, so it yields the same tokens.
-// There is no speculator: the whole prompt is prefilled.
+// forepack generate --model DIR: runs one request on a model in this process. This is the quickest way to check a
+// checkpoint. It uses the scheduler, the sampler and the text stream of a worker group with one rank, so it yields the
+// same tokens. There is no speculator: the whole prompt is prefilled.
 #include "cli/generate.h"
 
 #include <stdlib.h>
@@ -127,7 +127,7 @@ static enum status generation_drive(struct engine *engine, const struct schedule
     return status;
 }
 
-// Resolves the request's sampling parameters: adds a seed and a number of tokens, and checks them against the model.
+// Completes the request's sampling parameters with a seed and max_tokens, and checks them against the model.
 static enum status generation_resolve_sampling(const struct generation *g, const struct model_config *config,
                                                const int32_t *ids, int n, struct sampling *sampling_p)
 {
@@ -146,7 +146,7 @@ static enum status generation_resolve_sampling(const struct generation *g, const
     return status;
 }
 
-// Opens the model with room for this one sequence, and runs it.
+// Opens the model with room for one sequence, and runs the request.
 static enum status generation_run(struct generation *g, const int32_t *ids, int n)
 {
     struct model_config config;

@@ -17,10 +17,10 @@ struct model_pair {
     struct engine *main, *spec;
     struct scheduler *scheduler;
     struct scorer *scorers[2];
-    struct sentence_table sentences; // sentence ends in the speculator's vocabulary; empty with random weights
+    struct sentence_table sentences; // table for the speculator's tokenizer; empty with random weights
     uint64_t spec_tokenizer;         // fingerprint of the speculator's tokenizer; 0 with random weights
     int32_t *kept_tokens;            // [max_prompt]
-    // State of the current call. The id of a prompt or request is its index in the array.
+    // State of the current call. Prompts and requests are identified by their index in these arrays.
     struct model_pair_prompt *prompts;
     struct model_pair_request *requests;
     int64_t started_us;
@@ -64,7 +64,7 @@ static enum status pair_score_forward(void *context, const struct ragged_batch *
     return engine_forward(context, batch, result);
 }
 
-// Returns the KV blocks for all sequences: one of the longest, or many of average length.
+// Returns the number of KV blocks: enough for one longest sequence, or for many of average length.
 static int pair_kv_blocks(const struct model_pair_options *o, int context)
 {
     enum { MEAN_TOKENS = 1024 };
@@ -122,7 +122,7 @@ static enum status pair_read_sentences(struct model_pair *p, const struct model_
     return STATUS_OK;
 }
 
-// Opens both models. The scheduler and the scorer of the main model use the same KV blocks, never in the same call.
+// Opens both models. The scheduler and the scorer of the main model use the same KV blocks, but never in the same call.
 enum status model_pair_open(const struct model_pair_options *o, struct model_pair **pair_p)
 {
     struct model_pair *p = mem_alloc(sizeof *p);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A main model and a speculator's model in this process, run with the worker's scheduler and the speculator's scorer on
-// one rank. The caller chooses which prompt tokens to keep. One thread. Prompts of one call are computed together, in
-// passes that are packed as in a cluster; this changes no result.
+// Runs a main model and a speculator's model in this process, with the worker's scheduler and the speculator's scorer,
+// on one rank. The caller chooses which prompt tokens to keep. One thread. Prompts of one call are computed together,
+// in passes that are packed as in a cluster; this changes no result.
 #pragma once
 
 #include "engine/model/model.h"
@@ -33,17 +33,18 @@ struct model_pair_prompt {
     const int32_t *tokens; // [n]
     int n;
     int tail_tokens;                  // the tail window, which the evidence leaves out
-    const struct token_range *pinned; // [n_pinned] kept beyond the budget; borrowed
+    const struct token_range *pinned; // [n_pinned] kept in addition to the budget; borrowed
     int n_pinned;
     float *importance; // [n] result, in the caller's memory
-    // [prefill->look_ahead] result, in the caller's memory: the greedy answer without its end of text. May be NULL.
+    // [prefill->look_ahead] result, in the caller's memory: the first tokens of the greedy answer, without its
+    // end-of-text token. May be NULL.
     int32_t *look_ahead;
     int n_look_ahead;
     struct evidence evidence; // evidence.ended: the greedy answer ended within the look-ahead
     int64_t score_us;         // time from the call to the result
 };
 
-// Scores the prompts with the speculator, or with the main model if `by_main`.
+// Scores the prompts with the speculator, or with the main model if `by_main` is true.
 enum status model_pair_score(struct model_pair *p, bool by_main, const struct prefill *prefill,
                              struct model_pair_prompt *prompts, int n_prompts);
 
@@ -60,7 +61,7 @@ struct model_pair_request {
     int max_tokens;
     int32_t *answer; // [max_tokens] result, in the caller's memory
     int n_answer;
-    bool stopped;       // an end-of-sequence token ended the answer; it is not in `answer`
+    bool stopped;       // an end-of-text token ended the answer; the token is not in `answer`
     int64_t prefill_us; // time from the call to the first token
 };
 

@@ -26,7 +26,7 @@ static const struct option options[] = {
     {.name = "model", .type = OPTION_STRING, .value = &o.model, .help = "model directory"},
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .help = "instead of --model: a config.json"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "auto", .choices = MODEL_DTYPES,
-     .help = "type that weights are computed in; auto is the checkpoint's, bf16 with --shape"},
+     .help = "type of weights and arithmetic; auto is the checkpoint's, or bf16 with --shape"},
     {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto", .choices = MODEL_KV_DTYPES,
      .help = "type of the KV cache; auto is f32 with f32 weights, else bf16"},
     {.name = "-GPUs"},
@@ -62,8 +62,8 @@ static const struct option options[] = {
 struct plan {
     const char *path;
     struct model_config config;
-    struct memory_plan memory; // memory of rank 0, which holds the most
-    double kv_mib;             // usable memory left for the KV cache; negative: the amount missing
+    struct memory_plan memory; // memory of rank 0, which needs the most
+    double kv_mib;             // memory that is left for the KV cache; negative: the missing memory
     int64_t kv_blocks;
     int gpus_needed;               // GPUs for one sequence of the full context; 0: no number of GPUs suffices
     double prompt_tflop, speed_up; // speed_up is a factor, 0 without a speculator
@@ -74,7 +74,7 @@ static double usable_mib(void)
     return o.gpu_memory_utilization * (double)o.gpu_mib;
 }
 
-// Returns the memory that the device and its libraries use in addition to allocations.
+// Returns the memory that the driver and the libraries use in addition to allocations.
 static double libraries_mib(const struct memory_plan *m)
 {
     return MIB(m->runtime_bytes) + MIB(m->nccl_bytes) + MIB(m->allocated.rounding);
@@ -99,8 +99,8 @@ static enum status plan_memory(const struct plan *p, int gpus, struct memory_pla
     return STATUS_OK;
 }
 
-// Returns the smallest number of ranks that divides the model and leaves room for one sequence of the full context; 0:
-// none.
+// Returns the smallest number of ranks that divides the model evenly and leaves room for one sequence of the full
+// context. Returns 0 if there is no such number.
 static int plan_gpus_needed(const struct plan *p)
 {
     for (int gpus = 1; gpus <= p->config.n_heads; gpus++) {
@@ -119,8 +119,8 @@ static double prompt_flop(const struct model_config *config, double n)
     return 2 * w.layer_weights * n + w.attention_flop * n * (n + 1) / 2 + 2 * w.head_weights;
 }
 
-// Computes the bound of the Speculative Prefill paper (arXiv 2502.02789) in FLOPs. The bound is the main model's work
-// divided by the sum of the main model's work on kept tokens and the speculator's work.
+// Computes the bound on the speed-up in the Speculative Prefill paper (arXiv 2502.02789): the main model's FLOPs for
+// the whole prompt, divided by its FLOPs for the kept tokens plus the speculator's FLOPs.
 static enum status plan_bound(struct plan *p)
 {
     p->prompt_tflop = prompt_flop(&p->config, (double)o.prompt_tokens) / 1e12;

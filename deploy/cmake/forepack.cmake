@@ -44,7 +44,8 @@ function(forepack_program name)
 endfunction()
 
 # forepack_loads_cuda(NAME): for programs that compute. The CUDA backend is a module which calls functions of the program
-# that loads it (kernels/module.h), so the program must contain all of these libraries, called or not.
+# that loads it (kernels/module.h), so the program must contain all of these libraries, even if it calls no function of
+# them.
 function(forepack_loads_cuda name)
   if(FOREPACK_CUDA)
     target_sources(${name} PRIVATE $<TARGET_OBJECTS:forepack_base> $<TARGET_OBJECTS:forepack_kernels>)

@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See dummy.h.
 #include "engine/model/dummy.h"
 
 #include <stdlib.h>
@@ -12,16 +11,16 @@
 
 enum {
     DUMMY_STRIDE = 64,     // elements from the start of a row to the start of the next row
-    DUMMY_STARTS = 1 << 20 // number of places at which a tensor can start
+    DUMMY_STARTS = 1 << 20 // number of offsets in the buffer at which a tensor can start
 };
-static const float FP8_SCALE = 0x1p-12f; // the largest value, 0.07, becomes 284
+static const float FP8_SCALE = 0x1p-12f; // the largest value, 0.07, is stored as 284
 
 struct dummy {
     int64_t n_random, n_ones;
     uint16_t *random, *ones; // bf16; NULL if all elements are zero
     uint8_t *codes;          // the random values in FP8, divided by their scale
-    float *scales;           // scales of a row of blocks, all FP8_SCALE
-    int block;               // rows and columns of the block of a scale; 0: one scale for a matrix
+    float *scales;           // scales of one row of blocks, all FP8_SCALE
+    int block;               // rows and columns of a block with one scale; 0: one scale for the whole matrix
 };
 
 static int64_t largest(int64_t a, int64_t b)

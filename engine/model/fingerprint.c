@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes the fingerprint by which ranks and the router tell if they have the same checkpoint. It is cheap at every
-// start, even with hundreds of gigabytes of weights on a network disk. It detects mistakes, not forgery. Its value must
-// not change: routers are started with it (--model-fingerprint), and calibrations and packed weights name the model by
-// it.
+// Computes the fingerprint by which ranks and the router check that they have the same checkpoint. It is cheap to
+// compute at every start, even for hundreds of gigabytes of weights on a network disk. It detects mistakes, not
+// forgery. The algorithm must not change: operators pass fingerprints to routers (--model-fingerprint), and
+// calibrations and packed weights store them.
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +26,7 @@ static uint64_t hash_config(uint64_t state, const struct model_config *c)
     return fnv1a(state, c->eos_id, (size_t)c->n_eos * sizeof c->eos_id[0]);
 }
 
-// Samples of a tensor, from its first byte to its last: `n` pieces of `bytes` bytes, `stride` bytes apart.
+// Samples of a tensor, from its first to its last byte: `n` pieces of `bytes` bytes, `stride` bytes apart.
 struct samples {
     int n;
     size_t bytes, stride;
@@ -38,8 +38,8 @@ static struct samples tensor_samples(const struct safetensors_tensor *t)
     return (struct samples){SAMPLES, SAMPLE_BYTES, (t->size_bytes - SAMPLE_BYTES) / (SAMPLES - 1)};
 }
 
-// Prefetches all samples at once. Serial page faults would cost one disk round trip each, and the kernel would read the
-// neighbouring pages, too.
+// Prefetches all samples in parallel. Serial page faults would cost one disk round trip each, and the kernel would also
+// read the neighbouring pages.
 static void prefetch_samples(const struct safetensors *st)
 {
     for (int i = 0; i < safetensors_count(st); i++) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The forward pass of a Llama-class model over a ragged batch, and the opening of the backend, weights and buffers. An
-// open model allocates nothing.
+// Runs the forward pass of a Llama-class model over a ragged batch, and opens the backend, weights and buffers. A pass
+// allocates nothing.
 #include "engine/model/llama.h"
 
 #include <stdlib.h>
@@ -13,11 +13,11 @@
 
 // ---- the stages of a pass -------------------------------------------------------------------------------------------
 
-// Returns the tensor that receives the output of a stage. A stage ends with the output of attention or of the MLP, of
-// which each rank computes a part. The residual stream is whole on every rank. Rank 0 adds its part to its copy of the
-// stream. The other ranks replace their copies by their parts. So the sum over ranks is the new stream. If devices
-// reduce in bf16 (m->partial), all ranks store their parts in a separate tensor. The norm that follows adds their sum
-// to the stream, so the stream itself is never rounded or sent.
+// Returns the tensor for the output of a stage. Each rank computes a partial output of attention or of the MLP. The
+// residual stream is complete on every rank. Rank 0 adds its partial output to its copy of the stream. The other ranks
+// replace their copies by their partial outputs. So the sum over ranks is the new stream. If devices reduce in bf16
+// (m->partial), all ranks store their partial outputs in a separate tensor. The next norm adds the sum of these to the
+// stream, so the stream itself is never rounded or sent.
 static struct tensor *output(const struct model *m)
 {
     return m->partial ? m->partial : m->residual;
@@ -28,7 +28,7 @@ static enum linear_mode output_mode(const struct model *m)
     return m->partial || m->comm->rank ? LINEAR_STORE : LINEAR_ADD;
 }
 
-// Returns the norm of the residual stream after the output of a stage.
+// Returns the norm step that follows the output of a stage.
 static struct norm_step output_norm(const struct model *m, const struct weight *gain, const int32_t *row_index)
 {
     return (struct norm_step){m->normed, m->residual, gain, m->config.norm_epsilon, row_index, m->partial};
@@ -64,14 +64,14 @@ static enum status mlp_stage(struct model *m, int l, int rows)
     return backend_mlp(m->backend, output(m), m->mlp, &norm, layer->gate_up, layer->down, output_mode(m), rows);
 }
 
-// Context of the functions of a pass.
+// Context of the functions that run a pass.
 struct forward_call {
     struct model *m;
     const struct ragged_batch *batch;
 };
 
-// Runs a stage. Stage 0 is the embedding; each layer has two stages, attention and MLP. Every stage ends with the sum
-// over ranks. Each row of the embedding has values on one rank and zeros on the other ranks, so its sum is exact.
+// Runs a stage. Stage 0 is the embedding; each layer has two stages, attention and MLP. Every stage ends with a sum
+// over ranks. In the embedding, each row has values on one rank and zeros on the other ranks, so the sum is exact.
 static enum status forward_stage(void *context, int i, int first_row, int rows)
 {
     struct model *m = ((const struct forward_call *)context)->m;
@@ -80,7 +80,7 @@ static enum status forward_stage(void *context, int i, int first_row, int rows)
     if (m->comm->size > 1)
         TRY(i && m->partial ? m->backend->ops->sum_ranks(m->backend, m->partial, rows)
                             : residual_sum(m, first_row, rows));
-    // Relaxed is enough: readers only look for a change.
+    // Relaxed order is enough, because readers only look for a change.
     atomic_fetch_add_explicit(&m->host_comm->progress, 1, memory_order_relaxed);
     return STATUS_OK;
 }
@@ -103,8 +103,8 @@ static enum status gather_rows(struct model *m, struct tensor *mine, int rows, i
     return m->comm->ops->gather(m->comm, b->ops->tensor_data(b, mine), (size_t)rows * (size_t)columns, out);
 }
 
-// Reads the first `rows` rows of an F32 tensor in host memory: in place, or in `copy` if the backend has its own
-// memory.
+// Makes the first `rows` rows of an F32 tensor readable on the host: in place, or in `copy` if the backend's memory is
+// not host memory.
 static enum status read_rows(struct model *m, struct tensor *t, int rows, float *copy, const float **rows_p)
 {
     struct backend *b = m->backend;
@@ -128,8 +128,8 @@ static enum status read_logits(struct model *m, int rows, const float **logits_p
     return STATUS_OK;
 }
 
-// Reads the best token of each row from the best tokens that `parts` ranks found. Later ranks have larger ids, so of
-// equal logits the lower id wins.
+// Finds the best token of each row among the best tokens of `parts` ranks. Later ranks have larger ids, so among equal
+// logits the lower id wins.
 static enum status read_tokens(struct model *m, struct tensor *sampled, int parts, int rows)
 {
     const float *found; // [part][row]
@@ -154,9 +154,9 @@ static bool all_greedy(const struct ragged_batch *batch)
 
 // Samples tokens and reads logits as the batch asks. Each rank has the logits of its share of the vocabulary. The
 // likeliest token is the best of the likeliest tokens of all shares. Any other sampling, and reading logits, needs the
-// logits of all shares on rank 0. Only the logits that the batch wants are copied to host memory. If every row samples
-// the likeliest token, only these logits are gathered, too. So a request that needs its logits costs nothing for the
-// other requests.
+// logits of all shares on rank 0. Only the logits that the batch wants are copied to host memory. If every other row
+// samples the likeliest token, only the wanted logits are gathered too. So a request that needs logits costs other
+// requests nothing.
 static enum status finish_logits(struct model *m, const struct ragged_batch *batch, struct forward_result *result)
 {
     struct backend *b = m->backend;
@@ -175,7 +175,7 @@ static enum status finish_logits(struct model *m, const struct ragged_batch *bat
         TRY(read_tokens(m, on_rank_0 ? m->sampled : m->gathered_sampled, on_rank_0 ? 1 : size, rows));
         result->tokens = m->host_tokens;
     }
-    // The parts of the ranks are `gathered` rows apart after the first gather; read_logits expects `read` rows.
+    // After the first gather, the shares of the ranks are `gathered` rows apart, but read_logits() expects `read` rows.
     if (size > 1 && read && read < gathered) TRY(gather_rows(m, m->logits, read, m->vocab_share, m->gathered));
     return here && read ? read_logits(m, read, &result->logits) : STATUS_OK;
 }
@@ -203,6 +203,9 @@ static enum status check_batch(const struct model *m, const struct ragged_batch 
         if (batch->token[t] < 0 || batch->token[t] >= m->config.vocab_size || batch->position[t] < 0)
             return status_fail(STATUS_INTERNAL, "ragged batch: row %d has token %d of %d at position %d", t,
                                (int)batch->token[t], m->config.vocab_size, (int)batch->position[t]);
+    if (batch->skipped_layers < 0 || batch->skipped_layers > m->config.n_layers)
+        return status_fail(STATUS_INTERNAL, "ragged batch: %d of %d layers are left out", batch->skipped_layers,
+                           m->config.n_layers);
     if (batch->n_logit_rows < 0 || batch->n_logit_rows > m->max_logit_rows)
         return status_fail(STATUS_INTERNAL, "ragged batch: %d logit rows; room for %d", batch->n_logit_rows,
                            m->max_logit_rows);
@@ -223,7 +226,7 @@ enum status model_forward(struct model *m, const struct ragged_batch *batch, str
                               .context = &call,
                               .stage = forward_stage,
                               .logits = forward_logits,
-                              .n_stages = 1 + 2 * m->config.n_layers,
+                              .n_stages = 1 + 2 * (m->config.n_layers - batch->skipped_layers),
                               .max_logit_rows = m->max_logit_rows};
     TRY(m->backend->ops->run_pass(m->backend, &pass));
     *result = (struct forward_result){0};
@@ -289,10 +292,10 @@ static enum status open_backend(const struct model_options *options, struct mode
     m->shape.inv_freq = inv_freq;
     enum status status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
     if (status == STATUS_UNSUPPORTED && m->dtype == DTYPE_FP8 && strcmp(options->dtype, "auto") == 0) {
-        m->dtype = DTYPE_BF16; // some backends and GPUs cannot multiply in FP8
+        m->dtype = DTYPE_BF16; // this backend or GPU cannot multiply in FP8
         status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
     }
-    m->shape.inv_freq = NULL; // the backend has its copy
+    m->shape.inv_freq = NULL; // the backend has its own copy
     free(inv_freq);
     size_t total;
     if (status == STATUS_OK && m->backend->ops->memory)
@@ -304,7 +307,7 @@ static enum status open_backend(const struct model_options *options, struct mode
 }
 
 // Opens the file of packed weights if the options enable it. The file name distinguishes checkpoints, dtypes and ranks
-// in one folder. The key changes if the checkpoint has changed since the file was written.
+// in one folder. The key in the file tells whether the checkpoint has changed since the file was written.
 static void open_saved(const struct model_options *o, const struct safetensors *st, struct model *m)
 {
     bool wanted = o->packed_cache && strcmp(o->packed_cache, "off") != 0;

@@ -27,17 +27,17 @@ struct model {
     size_t pass_bytes;             // working memory in the backend
     size_t row_bytes, logit_bytes; // see model_row_bytes
     size_t kv_block_bytes;
-    int kv_blocks_asked;           // KV blocks that the options ask for; 0: as many as fit
+    int kv_blocks_asked;           // KV blocks requested in the options; 0: as many as fit
     double gpu_memory_utilization; // fraction of the device's memory, see struct model_options
     bool sums_bf16;                // devices reduce partial sums in bf16, see struct model_options
     size_t free_at_start;          // bytes of device memory before the backend allocated any
     struct device_memory planned;  // memory that the backend will allocate, without the KV cache
     bool zeros;                    // see struct model_options
-    bool saved;                    // packed weights are read from the file of an earlier start
+    bool saved;                    // the packed weights come from the file of an earlier start
 
     // This rank's share of the model: H, Hkv, the intermediate size I, and V vocabulary ids from first_id on. V is the
-    // same on every rank. If the number of ranks does not divide the vocabulary, the last rank's table is shorter and
-    // its head has rows of zeros.
+    // same on every rank. If the vocabulary is not a multiple of the number of ranks, the last rank's embedding table
+    // is shorter, and its head has rows of zeros.
     int n_heads, n_kv_heads, first_kv_head, intermediate;
     int vocab_share, first_id, n_ids;
 
@@ -71,23 +71,24 @@ struct safetensors;
 // Computes model_fingerprint(). `st` is NULL with dummy weights.
 uint64_t model_hash(const struct model_config *config, const struct safetensors *st);
 
-// Logs how much memory of its device the model uses, once all of it is allocated.
+// Logs how much device memory the model uses. Call it after all memory is allocated.
 void model_log_memory(struct model *m);
 
-// Fills the members that need no backend, from config and comm: the split over ranks, the dtypes, the sizes of the
-// batch and of the KV cache. `st` may be NULL.
+// Sets the members that need no backend, from config and comm: the split over ranks, the dtypes, the limits of a batch
+// and the size of the KV cache. `st` may be NULL.
 enum status model_lay_out(const struct model_options *options, const struct safetensors *st, struct model *m);
 
-// One tensor of working memory: the place of its pointer, and its size.
+// One tensor of working memory: where its pointer is stored, and its size.
 struct tensor_need {
     struct tensor **tensor_p;
     enum tensor_kind kind;
     int rows, columns;
     size_t bytes;
-    bool of_logits; // sized by max_logit_rows instead of max_rows
+    bool of_logits; // its size depends on max_logit_rows instead of max_rows
 };
 enum { MODEL_TENSORS_MAX = 16 };
-// Lists the tensors of working memory in m->backend and returns their number. `samples`: the backend samples tokens.
+// Lists the tensors of working memory in m->backend and returns their number. `samples` is true if the backend samples
+// tokens.
 int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MODEL_TENSORS_MAX]);
 
 // Counts the device memory of a model that is laid out, without KV cache. Creates weights and tensors in a backend that
@@ -98,6 +99,6 @@ enum status model_count_memory(const struct model *m, const struct safetensors *
 // is NULL.
 enum status model_stored_dtype(const struct model_config *config, const struct safetensors *st, enum dtype *dtype_p);
 
-// Creates the weights m->embedding .. m->head from the mapped files, reading only this rank's rows and columns. Uses
-// dummy.h if `st` is NULL.
+// Creates the weights m->embedding .. m->head from the mapped files. Reads only this rank's rows and columns. Creates
+// dummy weights (dummy.h) if `st` is NULL.
 enum status model_load_weights(struct model *m, const struct safetensors *st);

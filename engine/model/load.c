@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Loads the tensors of a checkpoint. Defines which tensors it must have, their shapes, and this rank's slice of each
-// (arXiv 1909.08053). q, k, v, gate, up, embedding and head are sliced by rows (outputs), o and down by columns
-// (inputs), and norms are whole.
+// Loads the tensors of a checkpoint. Defines which tensors the checkpoint must have, their shapes, and this rank's
+// slice of each tensor (arXiv 1909.08053). q, k, v, gate, up, embedding and head are sliced by rows (outputs), o and
+// down by columns (inputs), and norms are whole.
 #include <float.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,9 +20,9 @@ struct loader {
     const struct safetensors *st; // the checkpoint, or NULL with dummy weights
     const struct dummy *dummy;    // the dummy weights, or NULL with a checkpoint
     bool *used;                   // [tensors] true if the config needs the tensor
-    int64_t progress_us;          // when progress was last logged
+    int64_t progress_us;          // time when progress was last logged
     char prefix[64];              // "model.layers.3."
-    // Number of dummy matrices of each kind that are still to be in 16 bits, see struct model_config.
+    // Numbers of further dummy matrices of each kind that are in 16 bits, see struct model_config.
     int kept_attention, kept_mlp;
 };
 
@@ -156,8 +156,8 @@ static enum status find_tensor(struct loader *in, const char *name, int64_t rows
     return dtype == DTYPE_FP8 ? find_scales(in, t, view) : STATUS_OK;
 }
 
-// Counts a view's bytes and prefetches only these bytes. The kernel would otherwise read the neighbouring
-// pages of a slice of columns, which belong to other ranks.
+// Counts a view's bytes and prefetches only these bytes. Otherwise the kernel would also read the neighbouring pages of
+// a slice of columns, which only other ranks need.
 static void count_and_prefetch(struct loader *in, const struct matrix_view *view)
 {
     size_t scales = !view->scale ? 0 : view->scale_stride ? (size_t)view->rows : 1;
@@ -253,7 +253,8 @@ static enum status load_attention(struct loader *in, struct layer *layer)
     if (c->o_bias) {
         struct weight *bias;
         TRY(load_vector(in, "self_attn.o_proj.bias", c->hidden, &bias));
-        layer->o_bias = rank == 0 ? bias : NULL; // bias of one rank only, since the outputs of all ranks are summed
+        // only one rank adds the bias, because the outputs of all ranks are summed
+        layer->o_bias = rank == 0 ? bias : NULL;
     }
     if (c->qk_norm) {
         TRY(load_vector(in, "self_attn.q_norm.weight", c->head_size, &layer->q_norm));
@@ -283,7 +284,8 @@ static const char *embedding_name(const struct model_config *c, const struct saf
 }
 
 // Refuses a tied table if the head is stored too and has other values: transformers 4 ignores that head, transformers 5
-// uses it. Compares the rows of this rank. Packed weights come from files that have been checked.
+// uses it. Compares the rows of this rank. With packed weights, the check is skipped: it was done when the weights were
+// packed.
 static enum status check_tied_head(const struct loader *in)
 {
     const struct model *m = in->m;
@@ -325,8 +327,8 @@ static enum status load_vocabulary(struct loader *in)
     return STATUS_OK;
 }
 
-// Returns true for calibrated scales of activations, K and V, which are not needed: see read_quantisation in config.c,
-// and rope_append.
+// Returns true for calibrated scales of activations, K and V. They are not needed, see read_quantisation() in config.c,
+// and rope_append().
 static bool is_calibration(const struct model_config *c, const char *name)
 {
     static const char *const endings[] = {".input_scale", ".output_scale", ".q_scale",
@@ -337,7 +339,8 @@ static bool is_calibration(const struct model_config *c, const char *name)
     return false;
 }
 
-// Refuses tensors that the config does not account for (a bias, a norm, a layer): the computation would leave them out.
+// Refuses tensors that the config does not mention (a bias, a norm, a layer), because the computation would leave them
+// out.
 static enum status check_all_used(const struct loader *in)
 {
     const struct model_config *c = &in->m->config;
@@ -370,7 +373,7 @@ static void log_progress(struct loader *in, int layers)
 static enum status load_model(struct loader *in)
 {
     struct model *m = in->m;
-    // Load the largest tensors first: the peak is the weights packed so far plus one tensor of the file.
+    // Load the largest tensors first: peak memory is the weights packed so far plus one tensor of the file.
     TRY(load_vocabulary(in));
     TRY(load_vector(in, "model.norm.weight", m->config.hidden, &m->final_norm));
     for (int l = 0; l < m->config.n_layers; l++) {

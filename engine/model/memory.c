@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory of a model. It is counted before anything is opened. On a device it is measured, and the KV cache gets the
-// memory that weights and working memory leave. Reports are in MiB, as in GPU tools.
+// Plans the memory of a model before anything is opened. On a device, also measures the free memory: the KV cache gets
+// the memory that weights and working memory leave. Reports are in MiB, as in GPU tools.
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -11,12 +11,12 @@
 
 #define MIB(bytes) ((double)(bytes) / (1 << 20))
 
-enum { KV_BLOCKS_MAX = 1 << 20 }; // a float holds this exactly; it is 16 million tokens
+enum { KV_BLOCKS_MAX = 1 << 20 }; // 16 million tokens; a float holds this number exactly
 
 // ---- counted --------------------------------------------------------------------------------------------------------
 
-// Memory that libraries allocate by themselves. These are estimates: reports for H100 are 500 to 600 MiB for a CUDA
-// context with the kernels of cuBLASLt, and 0.5 to 1 GiB for NCCL's buffers on a node of 8 GPUs.
+// Estimates of the memory that libraries allocate. Published numbers for H100 are 500 to 600 MiB for a CUDA context
+// with the kernels of cuBLASLt, and 0.5 to 1 GiB for NCCL's buffers on a node of 8 GPUs.
 static const size_t RUNTIME_BYTES = (size_t)640 << 20;
 static const size_t NCCL_BYTES = (size_t)1024 << 20;
 
@@ -80,7 +80,8 @@ static enum status room_measure(struct model *m, struct room *room)
 {
     TRY(m->backend->ops->memory(m->backend, &room->total, &room->free));
     room->used = m->free_at_start > room->free ? (double)(m->free_at_start - room->free) : 0;
-    // Memory that has gone meanwhile may belong to another process that starts on this GPU. Such memory does not count.
+    // If more memory was used up than this process can have allocated, another process is starting on this GPU. Its
+    // memory does not count.
     size_t own = device_memory_total(m->backend->ops->allocated(m->backend));
     own += RUNTIME_BYTES + (m->comm->size > 1 ? NCCL_BYTES : 0);
     if (room->used > (double)own) room->used = (double)own;
@@ -89,8 +90,8 @@ static enum status room_measure(struct model *m, struct room *room)
     return STATUS_OK;
 }
 
-// Sets the size of the KV cache in device memory: as asked, or as many blocks as fit on the rank with the least free
-// memory.
+// Sets the size of the KV cache in device memory: the requested size, or as many blocks as fit on the rank with the
+// least free memory.
 static enum status kv_fit(struct model *m)
 {
     struct room room = {0};
@@ -141,8 +142,8 @@ static void log_plan(struct model *m)
               LOG_FIELD("free_mib", llround(MIB(room.free))), LOG_FIELD("total_mib", llround(MIB(room.total))));
 }
 
-// Compares the plan with the allocations, which come from the same sizes. They differ on GPUs that compute block-scaled
-// matrices in bf16, where the plan assumes FP8. Elsewhere a difference is a defect of this program.
+// Compares the plan with the allocations. They differ on GPUs that compute block-scaled matrices in bf16, because the
+// plan assumes FP8. Any other difference is a bug of this program.
 static void check_plan(struct model *m)
 {
     const struct device_memory *now = m->backend->ops->allocated(m->backend);

@@ -4,7 +4,7 @@
 // embedding and head (arXiv 1909.08053).
 //
 // Every rank of the group opens the same directory and makes the same calls with the same batches in the same order.
-// One thread at a time uses a model. The model owns its backend and KV cache; it borrows the comm.
+// Only one thread at a time may use a model. The model owns its backend and KV cache; it borrows the comm.
 #pragma once
 
 #include <stdbool.h>
@@ -18,46 +18,46 @@ struct model;
 
 struct model_options {
     const char *dir;     // checkpoint directory or, with `dummy`, a config.json of any name
-    bool dummy;          // for measurements: dummy weights of the shape without checkpoint, see dummy.h
-    bool zeros;          // with `dummy`: all weights are zero, which costs no time and no host memory
+    bool dummy;          // for measurements: dummy weights of the config's shape, see dummy.h
+    bool zeros;          // with `dummy`: all weights are zero; creating them takes no time and no host memory
     const char *backend; // "auto" (cuda if a GPU is found, else cpu), "cpu", "cuda", "reference"
     // "f32", "bf16", "int8", "int8-g128", "fp8" (kernels/backend.h) or "auto". Auto follows the checkpoint: f32 stays
     // f32, and f16 and bf16 become bf16. fp8 stays fp8 if the backend computes in it, else it becomes bf16.
     const char *dtype;
     // Dtype of K and V: "auto" or NULL (as the activations), or "bf16", "int8", "fp8", which exclude f32 weights.
     const char *kv_dtype;
-    int threads;  // compute threads of each rank; 0: as many as the process may use
+    int threads;  // compute threads of each rank; 0: all cores that the process may use
     int max_rows; // token budget of one pass
     int max_seqs;
-    int max_logit_rows; // logit rows of one pass, each with model_logit_bytes; 0: max_seqs, at most max_rows
-    int max_context;    // KV entries of one sequence; 0: as many as the config allows
-    // Folder of packed weights for the next start: "auto" is next to the checkpoint, "off" or NULL disables it.
+    int max_logit_rows; // logit rows of one pass, each of model_logit_bytes(); 0: max_seqs, at most max_rows
+    int max_context;    // limit of KV entries of one sequence; 0: the limit of the config
+    // Folder in which packed weights are saved for the next start. "auto": next to the checkpoint; "off" or NULL:
+    // nothing is saved.
     const char *packed_cache;
     // Number of KV blocks. 0: on a GPU as many as gpu_memory_utilization allows, else one full context per sequence,
     // but at most 1 GiB.
     int n_kv_blocks;
     // Fraction of a GPU's memory that this process may use, KV cache included; 0: MODEL_GPU_MEMORY_UTILIZATION.
     double gpu_memory_utilization;
-    // GPU groups: passes of at least twice this many rows run as two micro-batches, and one is all-reduced while the
-    // other computes; 0: MODEL_OVERLAP_ROWS.
+    // GPU groups: passes of at least twice this many rows run as two micro-batches. One is all-reduced while the other
+    // is computed. 0: MODEL_OVERLAP_ROWS.
     int overlap_rows;
     // GPU groups: type to which partial sums are rounded and in which they are added: "f32", "bf16", "auto" or NULL
     // (bf16). For ranks on CPUs see group_set_allreduce_bf16().
     const char *allreduce_dtype;
-    bool fp8_fast_accum;  // on a GPU: faster FP8 gemms whose sums keep about 14 bits, see docs/gpus.md
-    struct gpu_place gpu; // filled in by engine_open
+    bool fp8_fast_accum;  // GPUs: faster FP8 gemms with about 14 bits in their sums, see docs/gpus.md
+    struct gpu_place gpu; // set by engine_open()
 };
 #define MODEL_OVERLAP_ROWS 1024 // a gemm of fewer rows leaves much of a GPU idle
 
-// Opens one rank's model, without communication. On failure status_message() names the file and its defect.
+// Opens one rank's model without communication. On failure, status_message() names the file and its defect.
 enum status model_open(const struct model_options *options, struct comm *comm, struct model **model_p);
-// Second step, called by all ranks together once all models are open. Connects the devices of the ranks, and creates
-// the KV cache if its size depends on the free device memory. STATUS_EXHAUSTED: memory is short, and status_message()
-// says what does not fit.
+// Second step, called by all ranks together after all models are open. Connects the devices of the ranks, and creates
+// the KV cache if its size depends on the free device memory. Returns STATUS_EXHAUSTED if memory is short;
+// status_message() says what does not fit.
 enum status model_join(struct model *m);
-// Third step, called by all ranks together once all have joined, before the first pass. A backend that selects its
-// algorithms by timing does so after a pass over the warm-up batch. That pass would wait for a rank that has not
-// joined.
+// Third step, called by all ranks together after all have joined, before the first pass. A backend that selects its
+// algorithms by timing first runs a pass over the warm-up batch. This pass would wait for a rank that has not joined.
 enum status model_warm_up(struct model *m);
 void model_close(struct model *m);
 
@@ -65,10 +65,10 @@ void model_close(struct model *m);
 struct memory_plan {
     double weights; // number of weights of the whole model
     enum dtype dtype, kv_dtype;
-    struct device_memory allocated; // exactly the backend's allocations, without the KV cache
-    size_t kv_block_bytes;          // size of a block; the KV cache allocates one block more than it can hold
-    // Estimates of the memory that libraries allocate by themselves, not measured on hardware: CUDA's context and
-    // kernels, and NCCL's buffers with several ranks.
+    struct device_memory allocated; // the exact allocations of the backend, without the KV cache
+    size_t kv_block_bytes;          // size of a KV block; the cache allocates one block more than it can use
+    // Estimates, not measured on hardware, of the memory that libraries allocate: CUDA's context and kernels; NCCL's
+    // buffers with several ranks.
     size_t runtime_bytes, nccl_bytes;
     int context; // KV entries of the longest sequence
 };
@@ -83,8 +83,8 @@ enum dtype model_dtype(const struct model *m);
 enum dtype model_kv_dtype(const struct model *m); // type of K and V
 int model_kv_blocks(const struct model *m);
 size_t model_kv_bytes(const struct model *m); // this rank's KV cache
-// Return the memory of this rank per row of a pass (activations, for each of max_rows) and per logit row (for each of
-// max_logit_rows). A logit row has logits in the backend and, on rank 0, host copies.
+// Return the bytes of this rank per row of a pass (activations, allocated for max_rows rows) and per logit row
+// (allocated for max_logit_rows rows). A logit row has logits in the backend and, on rank 0, host copies.
 size_t model_row_bytes(const struct model *m);
 size_t model_logit_bytes(const struct model *m);
 int model_max_logit_rows(const struct model *m); // largest number in one pass
@@ -107,17 +107,18 @@ struct forward_result {
     const int32_t *tokens;   // [n_logit_rows]; -1 if no token can be sampled: all logits are NaN or -inf
 };
 
-// Runs one pass. Every rank calls it with the same batch, and it returns when rank 0 has the results. It allocates
-// nothing. A batch over the limits, or outside vocabulary, context or cache, is a bug of the caller: every rank returns
+// Runs one pass. Every rank calls it with the same batch. Returns when rank 0 has the results. Allocates nothing. A
+// batch over the limits, or outside vocabulary, context or cache, is a bug of the caller: every rank returns
 // STATUS_INTERNAL before it computes anything, and the model stays usable. After any other failure the ranks are out of
 // step and the group must end.
 enum status model_forward(struct model *m, const struct ragged_batch *batch, struct forward_result *result);
 
-// Return the speed of this rank's device, see backend_ops.measure. Call model_measure only if model_measures() is true.
+// Measure the speed of this rank's device, see backend_ops.measure. Call model_measure() only if model_measures()
+// returns true.
 bool model_measures(const struct model *m);
 enum status model_measure(struct model *m, int ms, double *gflops_p, double *gbytes_per_s_p);
 
-// Returns a digest of config and weights (all names, types and shapes, samples of the data) of the files that the model
-// was opened from. Copies of one checkpoint have equal digests, sharded or not, and other checkpoints have different
-// ones. With dummy weights the digest depends on the shape only and never equals the digest of a checkpoint.
+// Returns a digest of the config and the weights (all names, types and shapes, and samples of the data). Copies of one
+// checkpoint, sharded or not, have equal digests; different checkpoints have different digests. With dummy weights, the
+// digest depends only on the shape and never equals the digest of a checkpoint.
 uint64_t model_fingerprint(const struct model *m);

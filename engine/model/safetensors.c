@@ -140,10 +140,12 @@ static uintptr_t page_bytes(void)
 
 static void pages_advise(uintptr_t first, uintptr_t end, int advice)
 {
-    if (first < end) madvise((void *)first, end - first, advice); // only advice: failure is harmless
+    // a failure is harmless, because this is only advice
+    if (first < end) madvise((void *)first, end - first, advice);
 }
 
-// Joins rows into ranges of pages. A row that starts on the last page of the range, or on the next page, extends it.
+// Joins rows into ranges of pages. A row that starts on the last page of the range, or on the page after it, extends
+// the range.
 void safetensors_prefetch(const void *data, int64_t rows, size_t row_bytes, int64_t stride_bytes)
 {
     const uintptr_t page = page_bytes(), at = (uintptr_t)data;
@@ -206,7 +208,7 @@ static enum status parse_header(struct file *file)
 {
     const char *bytes = file->map;
     uint64_t header_bytes = 0;
-    safetensors_prefetch(bytes, 1, 8, 0); // without advice the kernel reads megabytes around the header
+    safetensors_prefetch(bytes, 1, 8, 0); // otherwise the kernel would read megabytes around the header
     for (int i = 7; i >= 0; i--)
         header_bytes = header_bytes << 8 | (unsigned char)bytes[i];
     if (header_bytes > MAX_HEADER_BYTES)
@@ -237,7 +239,7 @@ static enum status parse_header(struct file *file)
 
 static enum status map_file(struct file *file)
 {
-    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: a pipe must not block
+    int fd = open(file->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); // O_NONBLOCK: opening a pipe must not block
     if (fd < 0) return status_fail(file_open_status(errno), "%s: %s", file->path, strerror(errno));
     enum status status = STATUS_OK;
     struct stat info;

@@ -3,8 +3,8 @@
 // model.safetensors.index.json names. Format: github.com/huggingface/safetensors.
 //
 // Opening checks every header against its file. A tensor never reaches outside the mapping, and the tensors of a file
-// cover its data without gaps or overlaps, as the format demands. Truncating a mapped file causes SIGBUS, which cannot
-// be handled: replace checkpoints by renaming, never in place.
+// cover its data without gaps or overlaps, as the format demands. If a mapped file is truncated, the process gets
+// SIGBUS, which cannot be handled. So replace checkpoints by renaming, never in place.
 //
 // Immutable once open; any thread may look up tensors. Tensors are valid as long as the handle.
 #pragma once
@@ -29,19 +29,19 @@ struct safetensors_tensor {
     uint64_t size_bytes;
 };
 
-// Opens a folder with model.safetensors, or else with model.safetensors.index.json and its shards. STATUS_NOT_FOUND:
-// neither file exists, or a shard is missing. STATUS_DATA: a file is broken; status_message() names the file, the
-// tensor and the defect.
+// Opens model.safetensors in the folder or, if it does not exist, model.safetensors.index.json and its shards. Returns
+// STATUS_NOT_FOUND if neither file exists or a shard is missing. Returns STATUS_DATA if a file is broken;
+// status_message() names the file, the tensor and the defect.
 enum status safetensors_open(const char *dir, struct safetensors **st_p);
 void safetensors_close(struct safetensors *st);
 
 // Returns the tensor, or NULL if there is no tensor of this name.
 const struct safetensors_tensor *safetensors_find(const struct safetensors *st, const char *name);
 
-// Advises the kernel that `rows` rows of `row_bytes` bytes, `stride_bytes` apart, will be read soon. Whole pages
-// between the rows are not prefetched. Any alignment is fine.
+// Advises the kernel that `rows` rows of `row_bytes` bytes, `stride_bytes` apart, will be read soon. Pages without a
+// byte of these rows are not prefetched. Any alignment is allowed.
 void safetensors_prefetch(const void *data, int64_t rows, size_t row_bytes, int64_t stride_bytes);
-// Removes the pages from this process's resident memory. Reading them again is only slower.
+// Removes the pages from this process's resident memory. They can still be read, but more slowly.
 void safetensors_release(const void *data, uint64_t size_bytes);
 
 // Returns a hash of the files' sizes and modification times, and of `seed`. If the hash changes, anything derived from

@@ -14,8 +14,8 @@
 #include "lib/base/invariant.h"
 #include "lib/base/mem.h"
 
-// Cut of a gemm: items of at most `rows` rows by `panels` panels. Each item computes `words` of K at a time for all of
-// its panels.
+// How a gemm is cut: into items of at most `rows` rows by `panels` panels. Each item computes `words` of K at a time
+// for all of its panels.
 struct gemm_blocking {
     int rows, words, panels;
 };

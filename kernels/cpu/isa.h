@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The arithmetic of the CPU backend, as one table of kernels for each instruction set level. kernels.c is compiled once
-// for each level with the compiler flags of that level, and exports only its table. The backend uses the highest level
+// for each level with the compiler flags of that level, and exports only its table. The backend uses the fastest level
 // of the machine. Kernels run on the calling thread, allocate nothing and know nothing of threads or batches.
 //
 // Words. Weights, activations and keys are arrays of 32-bit words along K, the dimension that is summed over. A word
@@ -165,8 +165,8 @@ struct panel_out {
     struct rows_out to;
     int row, column; // row and column of the first sum
     int columns;     // columns of the panel that exist in out
-    // Store past the caches. Not with LINEAR_ADD. Every panel except the last one then fills whole, aligned cache
-    // lines.
+    // Use non-temporal stores, which bypass the caches. Not with LINEAR_ADD. Every panel except the last one then fills
+    // whole, aligned cache lines.
     bool streamed;
 };
 
@@ -280,7 +280,7 @@ struct cpu_isa {
 
 // Returns NULL if the build or the machine lacks this level.
 const struct cpu_isa *cpu_isa_at(enum cpu_isa_level level);
-// Returns the highest level of this machine.
+// Returns the level that is fastest on this machine, usually its highest.
 const struct cpu_isa *cpu_isa_best(void);
 // For tests: makes backends opened afterwards use this level. Not thread-safe.
 void cpu_isa_prefer(const struct cpu_isa *isa);

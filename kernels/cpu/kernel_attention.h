@@ -250,6 +250,8 @@ INLINE void step_weighted_sum(const uint32_t *const *values, int stride, const u
     int column = 0;
     for (; column + COLUMN_VECS * VEC <= stride; column += COLUMN_VECS * VEC)
         step_weighted_sum_columns(values, stride, weight, valid, rescale, o, column, queries, COLUMN_VECS, bf16);
+    for (; column + 2 * VEC <= stride; column += 2 * VEC)
+        step_weighted_sum_columns(values, stride, weight, valid, rescale, o, column, queries, 2, bf16);
     for (; column < stride; column += VEC)
         step_weighted_sum_columns(values, stride, weight, valid, rescale, o, column, queries, 1, bf16);
 }

@@ -7,7 +7,7 @@
 // instructions. The tile instructions of the neighbouring pairs are issued between the rows of the softmax and overlap
 // with it (struct background):
 //
-//      scores    q [16 queries][words of D]   x K [words of D][16 entries]        a KV block as it lies
+//      scores    q [16 queries][words of D]   x K [words of D][16 entries]        a KV block as it is stored
 //      weights   2^(scale * score - max), bf16, [16 queries][32 entries]          one tile
 //      sums      weights [16][32 entries]     x V [words of 32 entries][16 dims]  two KV blocks, copied side by side
 //
@@ -167,7 +167,7 @@ INLINE void tile_step_prefetch(const struct tile_work *w, int part, int parts)
 
 // ---- tile instructions of a pair, a few at a time -------------------------------------------------------------------
 //
-// K and V come from L2, once for each pair; queries and weights are used from L1 again and again.
+// K and V come from L2, once for each pair; queries and weights are reused from L1.
 
 // One or two tiles of queries in the current step.
 struct tile_pair {
@@ -299,7 +299,7 @@ INLINE vec tile_largest(const struct tile_work *w, const float *score, int valid
 }
 
 // Raises the maxima of a tile's queries to the maxima of their first valid[i] entries. Sets rescale[i] to the factor
-// for earlier sums of a query that sees any entry. Reducing all queries at once takes a fifth of the instructions.
+// for earlier sums of a query that sees any entry. Reducing all queries together takes a fifth of the instructions.
 INLINE void tile_raise_max(const struct tile_work *w, const float *score, const int *valid, float *max, float *rescale,
                            const bool int8)
 {

@@ -53,7 +53,7 @@ struct l2_prefetch {
 };
 
 // A panel that only one tile uses streams from memory, with panel_gemm.prefetch (PANEL_PREFETCHED) or without software
-// prefetch (PANEL_STREAMED, a loop that has no branches for it).
+// prefetch (PANEL_STREAMED, a loop without the branches of prefetching).
 enum panel_use { PANEL_STREAMED, PANEL_PREFETCHED, PANEL_REUSED };
 
 // Requests the `vecs` vectors of a streamed panel that are ahead.ahead_bytes after `from`.
@@ -72,7 +72,7 @@ INLINE void stream_prefetch_word(const uint32_t *from, struct stream_prefetch ah
 }
 
 // Computes acc += `words` words of x times w. rows, vecs, use and type are compile-time constants after inlining, so
-// acc stays in registers. Each element is one chain over K, whatever rows and vecs are.
+// acc stays in registers. Each element is one chain over K, for all values of rows and vecs.
 INLINE void tile_dot_words(vec acc[TILE_ROWS][4], const uint32_t *x, size_t x_stride, const uint32_t *panel, int words,
                            struct l2_prefetch *fetch, const struct stream_prefetch ahead, const int rows,
                            const int vecs, const enum panel_use use, const enum gemm_type type)
@@ -187,7 +187,7 @@ INLINE void typed_panel_gemm(const struct panel_gemm *p, const enum gemm_type ty
             any_rows_gemm(p, 0, (struct l2_prefetch){0}, p->rows, PANEL_PREFETCHED, type);
         return;
     }
-    // Use equal tiles: 7 rows are 4 + 3, not 6 + 1, because the cost of a tile falls slower than its number of rows.
+    // Use equal tiles: 7 rows are 4 + 3, not 6 + 1, because a tile of fewer rows costs more per row.
     int tiles = (p->rows + TILE_ROWS - 1) / TILE_ROWS;
     // One word of K is four cache lines of the panel.
     struct l2_prefetch fetch = {(uintptr_t)(p->panel + (size_t)p->words * PANEL_COLUMNS),

@@ -107,7 +107,7 @@ INLINE void kv_append_int8(const struct kv_view *kv, char *block, int slot, cons
     quantise_bytes(values, v, false, d, inverse, 0);
 }
 
-// Stores the bf16 words of n entries in one block. n is a compile-time constant if the block is filled at once.
+// Stores the bf16 words of n entries in one block. n is a compile-time constant if the call fills the whole block.
 INLINE void kv_append_bf16(const struct kv_view *kv, char *block, int slot, int n, const float *k, const float *v,
                            size_t stride)
 {

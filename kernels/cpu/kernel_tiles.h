@@ -22,7 +22,7 @@ enum {
 // used once is prefetched according to panel_gemm.prefetch.
 enum { PAIRS_AHEAD_BYTES = 32768 };
 
-// Prefetch into L2, spread over the steps of a gemm. Lines are requested from several pages in turn. The hardware
+// Prefetch into L2, spread over the steps of a gemm. Lines are requested alternately from several pages. The hardware
 // prefetcher runs ahead by a limited number of lines in each page. In one page alone, these lines would not cover the
 // latency of memory. The requests of the hardware prefetcher take none of the core's few fill buffers, which loads from
 // L2 need.
@@ -129,7 +129,7 @@ INLINE struct amx_start amx_start_at(const struct panel_gemm *p, const float *c,
             tile_zero(t);                                                                                              \
     } while (0)
 
-// Loads a tile of x or of a panel. `once`: the other operand is used from L1 again and again.
+// Loads a tile of x or of a panel. `once`: this tile is used once, while the other operand is reused from L1.
 #define TILE_LOAD(t, from, once)                                                                                       \
     do {                                                                                                               \
         if (once)                                                                                                      \
@@ -139,7 +139,7 @@ INLINE struct amx_start amx_start_at(const struct panel_gemm *p, const float *c,
     } while (0)
 
 // Prefetches a tile's size of a streamed panel, `ahead.ahead_bytes` after `tile`. Called before the load of each tile:
-// more requests at once would wait for each other.
+// more concurrent requests would wait for each other.
 INLINE void tile_prefetch(const uint32_t *tile, struct stream_prefetch ahead)
 {
     const char *to = (const char *)tile + ahead.ahead_bytes;
@@ -251,7 +251,7 @@ INLINE void rows_gemm_amx(const struct panel_gemm *p, int row, int rows, int col
     }
 }
 
-// Computes one row tile, past which the panel streams.
+// Computes one row tile, which uses each part of the panel once.
 INLINE void one_tile_gemm(const struct panel_gemm *p, int row, int rows, struct overlap *overlap,
                           const enum gemm_type type)
 {

@@ -126,8 +126,8 @@ static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int
     cpu->isa->panel_gemm(&gemm);
 }
 
-// Returns true if a panel's outputs are stored past the caches. They must be whole cache lines, and the output must be
-// so large that L2 would not keep it until it is read.
+// Returns true if a panel's outputs use non-temporal stores. The outputs must be whole cache lines, and the output
+// tensor must be so large that L2 would not keep it until it is read.
 static bool gemm_streams_out(const struct gemm *p, size_t column_bytes, size_t columns_bytes)
 {
     const size_t line = 64, row_bytes = (size_t)p->out->stride * (p->out->bf16 ? 2 : 4);

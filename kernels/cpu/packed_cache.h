@@ -6,7 +6,7 @@
 // The file is a header, a table of arrays, and the arrays, each on its own page, in the order in which the model
 // creates its weights. The file is used only if all of these match: format version, packed layout of this backend, the
 // caller's key (which identifies the checkpoint), hashes of header and table, and file length. The shape and array
-// sizes of each weight must match, too. Otherwise the weights are packed from the checkpoint. As in a checkpoint, the
+// sizes of each weight must also match. Otherwise the weights are packed from the checkpoint. As in a checkpoint, the
 // contents of the arrays have no hash. A file that another user may have written is not used (lib/base/new_file.h).
 //
 // The prefetch choice of one machine (stream_tuning.h), with its own hash, follows the header. If it is the choice of

@@ -155,7 +155,8 @@ static double stream_sample(struct stream *s, int slices, const struct stream_pr
     return (double)(us ? us : 1) / 1e6;
 }
 
-// Samples all candidates in turn, with another first candidate in each round. Returns the number of rounds.
+// Samples all candidates one after another in each round, with another first candidate each time. Returns the number of
+// rounds.
 static int stream_rounds(struct stream *s, int slices, double seconds[][STREAM_CANDIDATES])
 {
     if (s->cpu->packed_cache) thread_pool_run(s->cpu->pool, THREAD_POOL_STATIC, slice_touch, s, s->n);
@@ -226,7 +227,7 @@ void cpu_stream_tune(struct cpu *cpu)
 
 // ---- benchmarks -----------------------------------------------------------------------------------------------------
 
-void stream_name(const struct stream_prefetch *prefetch, char name[STREAM_NAME_BYTES])
+static void stream_name(const struct stream_prefetch *prefetch, char name[STREAM_NAME_BYTES])
 {
     const char *target = stream_target_name(prefetch->target);
     if (prefetch->target == STREAM_NONE)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chooses the software prefetch that streams weights fastest. A gemm of few rows reads each panel once, at the speed of
 // memory. Requesting lines ahead of their use is faster on some machines. On other machines it disturbs the hardware
-// prefetcher and is slower. So a backend measures it once its weights are loaded, on these weights and on all its
-// threads, as a decode step reads them. That takes about 30 ms, and the packed weight cache keeps the choice for later
-// starts. Weights below 128 MiB, which caches may hold, keep the default of the level.
+// prefetcher and is slower. So a backend measures the candidates once its weights are loaded, on these weights and on
+// all its threads, as a decode step reads them. That takes about 30 ms, and the packed weight cache keeps the choice
+// for later starts. Weights below 128 MiB, which caches may hold, keep the default of the level.
 //
 // A prefetch never changes a result.
 #pragma once
@@ -24,7 +24,7 @@ int stream_choose(double seconds[][STREAM_CANDIDATES], int rounds, int usual);
 
 // Called after the last weight of the backend: sets cpu->prefetch, and logs it if it is not the default.
 void cpu_stream_tune(struct cpu *cpu);
-// Does the same, but measures weights below 128 MiB, too, and always logs the choice. Returns false, with cpu->prefetch
+// Does the same, but also measures weights below 128 MiB, and always logs the choice. Returns false, with cpu->prefetch
 // unchanged, if there is too little to measure.
 bool cpu_stream_measure(struct cpu *cpu);
 // Returns the key under which the packed weight cache keeps a choice: CPU model, instruction set level and number of
@@ -33,7 +33,6 @@ uint64_t stream_machine(const struct cpu *cpu);
 
 // For benchmarks. A name is "none" or "L1:2048", the target and the bytes ahead.
 enum { STREAM_NAME_BYTES = 16 };
-void stream_name(const struct stream_prefetch *prefetch, char name[STREAM_NAME_BYTES]);
 void cpu_stream_name(const struct backend *b, char name[STREAM_NAME_BYTES]); // name of the prefetch in use
 // Makes backends that load weights afterwards use this candidate and measure nothing. Returns false if no candidate has
 // the name. Not thread-safe.

@@ -347,8 +347,3 @@ void thread_pool_close(struct thread_pool *pool)
     free(pool->ranges);
     free(pool);
 }
-
-int thread_pool_threads(const struct thread_pool *pool)
-{
-    return pool->threads;
-}

@@ -24,7 +24,7 @@
 
 struct thread_pool;
 
-// Computes one item. `thread` is in [0, thread_pool_threads()), where 0 is the caller: an index for memory that threads
+// Computes one item. `thread` is in [0, threads of the pool), where 0 is the caller: an index for memory that threads
 // must not share.
 typedef void (*thread_pool_fn)(void *arg, int item, int thread);
 
@@ -41,7 +41,6 @@ enum thread_pool_order {
 // wait: spinning would use up a quota of CPU time. Returns STATUS_EXHAUSTED if the system cannot create a thread.
 enum status thread_pool_open(int threads, const int *cores, bool spins, struct thread_pool **pool_p);
 void thread_pool_close(struct thread_pool *pool); // NULL is fine; no run may be in progress
-int thread_pool_threads(const struct thread_pool *pool);
 
 // Bind the caller to its core for a pass of many runs, and let it use all its cores again.
 void thread_pool_bind_caller(struct thread_pool *pool);

@@ -39,8 +39,7 @@ static inline void tile_release(void)
 // Loads a tile whose rows are `stride` bytes apart.
 #define tile_load(t, from, stride)                                                                                     \
     __asm__ volatile("tileloadd (%0,%1,1), %%tmm" #t ::"r"((const void *)(from)), "r"((size_t)(stride)) : "memory")
-// Does the same for a tile that is read once while other tiles are read again and again: it displaces less of them in
-// L1.
+// Does the same for a tile that is read once while other tiles are reused: it evicts less of the other tiles from L1.
 #define tile_load_streamed(t, from, stride)                                                                            \
     __asm__ volatile("tileloaddt1 (%0,%1,1), %%tmm" #t ::"r"((const void *)(from)), "r"((size_t)(stride)) : "memory")
 #define tile_store(t, to, stride)                                                                                      \

@@ -45,7 +45,7 @@ INLINE void vec_store(float *to, vec v)
     memcpy(to, &v, sizeof v);
 }
 
-// Stores past the caches. `to` is aligned to a vector.
+// Uses a non-temporal store, which bypasses the caches, if the level has one. `to` is aligned to a vector.
 INLINE void vec_store_streamed(float *to, vec v)
 {
 #if defined(__AVX512F__)
@@ -152,8 +152,8 @@ INLINE void vec_store_bf16(uint16_t *to, vec v)
     memcpy(to, &half, sizeof half);
 }
 
-// Stores two neighbouring vectors as vec_store_bf16 does. If `streamed`, stores past the caches where the level can,
-// and `to` must be aligned to a vector.
+// Stores two neighbouring vectors as vec_store_bf16 does. If `streamed`, uses a non-temporal store if the level has
+// one, and `to` must be aligned to a vector.
 INLINE void vec_store_bf16_pair(uint16_t *to, vec low, vec high, const bool streamed)
 {
 #ifdef __AVX512BF16__
@@ -168,7 +168,7 @@ INLINE void vec_store_bf16_pair(uint16_t *to, vec low, vec high, const bool stre
 #endif
 }
 
-// Orders stores past the caches before later reads by other threads.
+// Orders non-temporal stores before later reads by other threads.
 INLINE void vec_store_fence(void)
 {
 #if defined(__AVX512F__)
@@ -227,7 +227,7 @@ INLINE vec vec_in_register(vec v)
     return v;
 }
 
-// Returns a constant that is loaded anew for each use, so that an instruction can overwrite its register.
+// Returns a constant that is loaded again for each use, so that an instruction can overwrite its register.
 INLINE vec vec_broadcast(const float *value)
 {
 #if defined(__AVX512F__)
@@ -310,9 +310,17 @@ INLINE vec vec_round(vec x)
     return x + 12582912.f - 12582912.f;
 }
 
+#if defined(__AVX512F__)
+// Returns the lanes whose power of 2 is not subnormal, or NaN. A subnormal result takes scalef over a hundred cycles.
+INLINE __mmask16 vec_normal_exp2(vec x)
+{
+    return _mm512_cmp_ps_mask(x, vec_set(-126.f), _CMP_NLT_UQ);
+}
+#endif
+
 // Computes x[i] = 2^x[i] for n vectors, with a relative error of 1e-7, by a polynomial of degree 5 around the nearest
-// integer. Exact for integers. Valid up to 127. The result is 0 for -infinity (and below -126 without the scalef
-// instruction). NaN stays NaN. Several vectors are computed together to hide the latency of each step.
+// integer. Exact for integers. Valid up to 127. The result is 0 below -126. NaN stays NaN. Several vectors are computed
+// together to hide the latency of each step.
 INLINE void vec_exp2(vec *x, const int n)
 {
     const float c[] = {1.326472580e-03f, 9.671512743e-03f, 5.550733748e-02f, 2.402224208e-01f, 6.931469776e-01f, 1};
@@ -335,7 +343,7 @@ INLINE void vec_exp2(vec *x, const int n)
 #pragma GCC unroll 16
     for (int i = 0; i < n; i++) {
 #if defined(__AVX512DQ__)
-        x[i] = _mm512_scalef_ps(y[i], x[i] - r[i]);
+        x[i] = _mm512_maskz_scalef_ps(vec_normal_exp2(x[i]), y[i], x[i] - r[i]);
 #else
         const vec shift = vec_set(12582912.f); // as in vec_exp
         vec shifted = vec_max(vec_set(-126.f), x[i]) + shift;
@@ -356,12 +364,11 @@ INLINE vec vec_fraction(vec x)
 #endif
 }
 
-// Returns y times 2 to the largest integer that is not above x. Valid up to 127. Below -126 it is 0 without the scalef
-// instruction.
+// Returns y times 2 to the largest integer that is not above x. Valid up to 127. The result is 0 below -126.
 INLINE vec vec_scale_exp2(vec y, vec x)
 {
 #if defined(__AVX512F__)
-    return _mm512_scalef_ps(y, x);
+    return _mm512_maskz_scalef_ps(vec_normal_exp2(x), y, x);
 #else
     vec clamped = vec_max(vec_set(-127.f), x);
     vec_word exponent = ((vec_word)(clamped - vec_fraction(clamped) + 12582912.f) - 0x4b400000u + 127u) << 23;

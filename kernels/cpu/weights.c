@@ -22,7 +22,7 @@ enum {
 struct weight_rows {
     const struct matrix_view *parts;
     int n_parts;
-    int gate_up_unit; // rows taken in turn from gate and from up; 0: parts in order
+    int gate_up_unit; // number of rows taken alternately from gate and up; 0: parts in order
     int64_t rows;     // rows of all parts
 };
 
@@ -107,7 +107,7 @@ static void transpose_four_rows(uint32_t *to, size_t stride, const char *const r
     }
 }
 
-// Stores past the caches: a panel is next read when the model runs, and its lines are overwritten whole.
+// Uses non-temporal stores: a panel is next read when the model runs, and its lines are overwritten whole.
 static void store_nontemporal(uint32_t *to, const uint32_t *from, size_t words)
 {
 #if defined(__SSE2__)
@@ -285,7 +285,7 @@ static struct weight *weight_new(struct cpu *cpu, enum weight_kind kind, int64_t
     int step = cpu->isa->step_words;
     w->words = kind == WEIGHT_MATRIX ? (gemm_word_count((int)columns, cpu->gemm_type) + step - 1) / step * step
                                      : word_count((int)columns, cpu->bf16);
-    return cpu->weights = w; // from here on close frees it
+    return cpu->weights = w; // from now on `close` frees it
 }
 
 static enum status weight_no_memory(const struct weight *w)

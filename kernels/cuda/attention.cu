@@ -76,7 +76,7 @@ template <class P> static __device__ __forceinline__ int32_t *last_of(unsigned c
 // ---- tiles in shared memory -----------------------------------------------------------------------------------------
 
 // Returns the offset of chunk `chunk` of row `row`. Chunks are permuted within a row: ldmatrix reads the same chunk of
-// 8 consecutive rows at once, and these must be in 8 different bank groups (for rows of 32 bytes or more).
+// 8 consecutive rows together, and these must be in 8 different bank groups (for rows of 32 bytes or more).
 template <int DP> static __device__ __forceinline__ int chunk_at(int row, int chunk)
 {
     int turn = DP % 64 == 0 ? row & 7 : DP % 32 == 0 ? row >> 1 & 3 : row >> 2 & 1;

@@ -268,7 +268,7 @@ struct group_rows {
     int number;   // number of the group: 0 or 1
     int last[2];  // last entry that each row-head of the lane attends to, or -1 if the row-head does not exist
     int full_end; // all row-heads of the group attend to every entry below
-    int seen_end; // no row-head attends to entries from here on
+    int seen_end; // no row-head attends to this entry or later ones
 };
 
 static __device__ __forceinline__ group_rows group_rows_of(const work *w, int number, int group)

@@ -586,7 +586,7 @@ enum status cuda_comm_open(struct backend *b, struct comm *host, struct comm **c
     pthread_mutex_init(&n->lock, NULL);
     monotonic_cond_init(&n->changed);
     TRY(nccl_connect(n));
-    cuda->comm = &n->base; // from here on the backend closes it
+    cuda->comm = &n->base; // from now on the backend closes it
     for (int i = 0; i < nccl_sums_in_flight; i++)
         TRY(cuda_status(cudaEventCreateWithFlags(&n->summed[i], cudaEventDisableTiming), CONNECTING_GPUS));
     log_opened(n, from_us);

@@ -98,7 +98,7 @@ static inline struct cuda *cuda_of(struct backend *b)
     return (struct cuda *)b;
 }
 
-// Returns the address in a tensor of row `first` of the current step. In a micro-batch, row 0 of the step may be a
+// Returns the address of row `first` of the current step in a tensor. In a micro-batch, row 0 of the step may be a
 // later row of the tensor.
 static inline void *cuda_rows(const struct cuda *cuda, const struct tensor *t, int first)
 {

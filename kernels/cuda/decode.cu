@@ -2,7 +2,7 @@
 // Decode attention, for single rows: rows that are the only row of their sequence in the pass. Each entry is read once
 // and used a few times, so the kernel is bound by reading K and V. Entries are divided into splits, each with its own
 // thread block, so that a single sequence fills the device (flash decoding). The partial results of a row are then
-// combined in order. The warps of a block process the KV blocks of a split in turn. V of a block and K of the next
+// combined in order. The warps of a block process the KV blocks of a split alternately. V of a block and K of the next
 // block are loaded while K is multiplied. Two thread blocks fit on a multiprocessor (three for FP8, whose entries are
 // half as long). They have at most 64 KB in flight, and 36 KB would be enough for latency times bandwidth. The data in
 // flight is in registers, so with more blocks registers would spill. A block first prefetches the first PREFETCHED
@@ -14,7 +14,7 @@
 // order.
 //
 // How a row's entries are split depends only on their number, and all sums have a fixed order. Thread blocks of splits
-// that a row does not have end at once: a captured pass is launched with the largest number of splits it may need.
+// that a row does not have end immediately: a captured pass is launched with the largest number of splits it may need.
 #include "kernels/cuda/dependent.h"
 #include "kernels/cuda/prompt_scores.h"
 #include "kernels/cuda/rope.h"
@@ -210,8 +210,8 @@ struct combined {
     float sums[WARPS][ROPE_HEAD_MAX];
 };
 
-// Adds the splits of a query head. Warps sum the splits in turn, and then the sums of the warps are added in order.
-// `at` is geometry_partial_at() of the first split.
+// Adds the splits of a query head. With n warps, each warp sums every n-th split. Then the sums of the warps are added
+// in order. `at` is geometry_partial_at() of the first split.
 static __device__ __forceinline__ void combine_splits(combined *c, uint16_t *to, const float *partials,
                                                       const float *outs, int64_t at, int splits, int d)
 {

@@ -93,7 +93,7 @@ static __device__ __forceinline__ uint8_t e4m3_from_float(float x)
     return __nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3);
 }
 
-// Converts two values at once: x is in the lower byte.
+// Converts two values together: x is in the lower byte.
 static __device__ __forceinline__ uint32_t e4m3x2_from_floats(float x, float y)
 {
     return __nv_cvt_float2_to_fp8x2(make_float2(x, y), __NV_SATFINITE, __NV_E4M3);

@@ -273,8 +273,8 @@ cublasStatus_t gemm_try(struct cuda *cuda, const struct gemm_call *call, int row
 
 // ---- tuning ---------------------------------------------------------------------------------------------------------
 
-// Returns the next weight of the same shape. Timing uses such weights in turn, so that no weight is in the cache when
-// it is used, as in a pass.
+// Returns the next weight of the same shape. Timing uses such weights one after another. As in a pass, no weight is
+// then in the cache when it is used.
 static const struct weight *next_alike(const struct cuda *cuda, const struct weight *w)
 {
     const struct weight *next = w;

@@ -23,7 +23,8 @@ struct gemm_call {
     int max_rows; // rows of x and out if they begin at row 0
 };
 
-// how the algorithm of a bucket (of row numbers, see gemm.c) was selected; NONE: the library has none
+// How the algorithm of a bucket (a range of numbers of rows, see gemm.c) was selected. NONE: the library has no
+// algorithm.
 enum known { UNKNOWN, NONE, GUESSED, TIMED };
 
 // The gemms of one shape and epilogue, with any weight and any number of rows.

@@ -10,9 +10,9 @@
 // the next tile start before the current tile ends. Copies of the weight start while the previous kernel still runs
 // (dependent.h).
 //
-// Each multiprocessor has 128 to 176 KiB in flight, half or more of it weight. The rows are read from the L2 cache once
-// per TILES x 16 outputs. So more outputs per block mean fewer reads, and fewer outputs mean more thread blocks. The
-// host chooses the number (stream_tiles). The choice changes no bit.
+// Each multiprocessor has 128 to 176 KiB in flight, of which at least half is data of the weight. The rows are read
+// from the L2 cache once per TILES x 16 outputs. So more outputs per block mean fewer reads, and fewer outputs mean
+// more thread blocks. The host chooses the number (stream_tiles). The choice changes no bit.
 #include "kernels/cuda/dependent.h"
 #include "kernels/cuda/few_rows.h"
 
@@ -146,7 +146,8 @@ static __device__ __forceinline__ void finish_tiles(float4 *sums, const float su
     }
 }
 
-// Computes the gemm. The grid has as many blocks as run at once, or as there are tiles. Blocks take the tiles in turn.
+// Computes the gemm. The grid has as many blocks as can run concurrently, or as there are tiles. With n blocks, each
+// block computes every n-th tile.
 template <class P> static __global__ void __launch_bounds__(THREADS, 1) gemm_stream_kernel(struct gemv a)
 {
     DYNAMIC_SHARED(unsigned char, shared);

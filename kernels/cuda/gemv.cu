@@ -374,8 +374,8 @@ static __device__ __forceinline__ void finish_tile(const tile_sums all, const st
 
 // ---- all tiles ------------------------------------------------------------------------------------------------------
 
-// Computes the gemm. The grid has as many blocks as run at once, or as there are tiles. The blocks take the tiles in
-// turn.
+// Computes the gemm. The grid has as many blocks as can run concurrently, or as there are tiles. With n blocks, each
+// block computes every n-th tile.
 template <bool FP8, bool BLOCKS, gemv_rows X>
 static __global__ void __launch_bounds__(THREADS, 2) gemv_kernel(struct gemv a)
 {

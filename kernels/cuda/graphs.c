@@ -4,8 +4,8 @@
 // captured graph takes less time. The kernels of a captured pass read the batch from staging memory, at addresses that
 // depend only on its counts (schedule.h). So batches are padded to a few numbers of rows, and their block tables to a
 // few widths. Padding rows write to a KV block that no caller has. If sequences have several rows, the work lists of
-// attention are padded, too, with tiles and single rows that end at once. Every pass of one kind (rows, width, single
-// rows) replays the same graph.
+// attention are also padded, with tiles and single rows whose thread blocks end immediately. Every pass of one kind
+// (rows, width, single rows) replays the same graph.
 //
 // A pass can be captured if it computes the logits of all rows and no row is an importance row. The first pass of a
 // kind runs eagerly, because libraries load kernels at their first launch, which a capture forbids. The second pass is

@@ -27,7 +27,7 @@ static __device__ __forceinline__ uint32_t shared_address(const void *at)
 
 // Initialises a barrier. It completes a phase when `count` arrivals and all expected bytes of copies are in. Phases
 // have the parities 0, 1, 0, ... A wait for parity p returns when the latest phase of parity p has completed. On a new
-// barrier, a wait for parity 1 returns at once.
+// barrier, a wait for parity 1 returns immediately.
 static __device__ __forceinline__ void barrier_init(uint64_t *barrier, int count)
 {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(count) : "memory");

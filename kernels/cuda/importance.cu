@@ -18,7 +18,7 @@ static __device__ __forceinline__ int split_entries_of(const device_batch *batch
 
 // Computes and keeps scores. Grid: splits x chunks of heads x importance rows of sequences with several rows. Shared
 // memory: q. The splits are the same as in decode attention, so that the row has the same bits as a single row. Thread
-// blocks of splits that a prompt does not have end at once.
+// blocks of splits that a prompt does not have end immediately.
 template <int DP, bool FP8>
 static __global__ void __launch_bounds__(WARPS *WARP, 4)
     importance_scores_kernel(kv_cache kv, device_batch batch, int layer, const float *qkv, int n_heads, float *kept)

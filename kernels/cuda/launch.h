@@ -165,9 +165,9 @@ cudaError_t launch_rope_append(cudaStream_t stream, const struct kv_cache *kv, c
 // The driver's description of the KV cache, with which TMA reads it if geometry_wgmma is true. Made once for each
 // cache.
 struct kv_map {
-    bool made; // else tiles are computed without TMA
+    bool made; // false: tiles are computed without TMA
     int multiprocessors;
-    unsigned char bytes[128]; // of a CUtensorMap
+    unsigned char bytes[128]; // a CUtensorMap
 };
 cudaError_t attention_map_make(const struct kv_cache *kv, struct kv_map *map);
 // Scratch memory of attention, and the map of the KV cache.

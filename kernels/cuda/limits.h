@@ -27,8 +27,8 @@ enum { SPLIT_ENTRIES = 256, SPLITS_MAX = 128 }; // entries of the shortest split
 // split, then the scores of the prompt's keys.
 enum { KEPT_SUMS = 2 * SPLITS_MAX };
 
-// A block-scaled FP8 matrix has one scale for each block of so many rows and columns. A row that it multiplies has one
-// scale for so many columns.
+// A block-scaled FP8 matrix has one scale for each block of FP8_BLOCK rows and columns. A row that it multiplies has
+// one scale for every FP8_BLOCK columns.
 enum { FP8_BLOCK = 128 };
 
 // Gemms of up to this many rows are computed by gemv.cu, larger ones by cuBLASLt.

@@ -7,7 +7,7 @@
 #include "kernels/cuda/device.h"
 
 enum { NORM_THREADS_MAX = 512, NORM_WARPS_MAX = NORM_THREADS_MAX / WARP };
-enum { WIDE = 8 }; // elements that a thread processes at once: 8 bf16 are 16 bytes, 8 f32 are two times 16 bytes
+enum { WIDE = 8 }; // elements that a thread processes together: 8 bf16 are 16 bytes, 8 f32 are two times 16 bytes
 
 // Returns the number of threads for a row of n elements. Each thread has few steps, and no warp is without work.
 static __host__ __device__ __forceinline__ int norm_threads(int n)

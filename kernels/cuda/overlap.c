@@ -10,8 +10,8 @@
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/schedule.h"
 
-// The first micro-batch has a multiple of so many rows. So the rows of the second micro-batch begin at a multiple of
-// 256 bytes, for which gemm algorithms are selected.
+// The number of rows of the first micro-batch is a multiple of ROW_STEP. So the rows of the second micro-batch begin at
+// a multiple of 256 bytes, for which gemm algorithms are selected.
 enum { ROW_STEP = 64 };
 
 enum status overlap_open(struct cuda *cuda)

@@ -80,7 +80,7 @@ struct scratch {
     int n_found;
 };
 
-// A row. Eligible are tokens with keys above `edge`, and tokens with key `edge` and indices up to edge_index.
+// A row. A token is eligible if its key is above `edge`, or if its key is `edge` and its index is at most edge_index.
 struct row {
     struct scratch *scratch;
     const float *data;
@@ -415,7 +415,7 @@ static __device__ bool better(struct sampled_id a, struct sampled_id b)
     return a.logit > b.logit || (a.logit == b.logit && (uint32_t)a.id < (uint32_t)b.id); // -1 sorts last
 }
 
-// Returns index and logit of the likeliest token, in all threads. The index is -1 if all logits are -inf.
+// Returns index and logit of the most likely token, in all threads. The index is -1 if all logits are -inf.
 static __device__ struct sampled_id row_likeliest(const struct row *row)
 {
     struct sampled_id *warp_best = row->scratch->warp_best, best = {-INFINITY, -1};

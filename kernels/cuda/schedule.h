@@ -32,8 +32,8 @@ struct schedule_options {
 // Returns the number of blocks of the batch's longest sequence.
 int schedule_table_columns(const struct ragged_batch *batch);
 // Fills `host` and returns the number of bytes that the caller must copy to `device`. Both addresses are aligned to 16
-// bytes. memory_staging_bytes is enough for every batch of a shape, also padded to captured counts within the limits of
-// the shape. *out is the batch without padding.
+// bytes. memory_staging_bytes is enough for every batch of a shape, even if it is padded to captured counts within the
+// limits of the shape. *out is the batch without padding.
 size_t schedule_make(const struct ragged_batch *batch, const struct schedule_options *options, void *host,
                      const void *device, struct device_batch *out);
 // Returns the same batch with the counts of a captured pass, which are equal for all passes of a kind.

@@ -98,7 +98,7 @@ static __device__ __forceinline__ void load_q(uint16_t *q, const float *row, con
     }
 }
 
-// A lane's part of a KV block's K. DIMS dims are in registers at once.
+// A lane's part of a KV block's K. Registers hold DIMS dims at a time.
 template <int DP, bool FP8> struct score_keys {
     enum { DIMS = DP < 128 ? DP : 128, PARTS = DP / DIMS };
     typename packed8<FP8>::type values[2][DIMS / 32]; // [entries 0..7, 8..15]

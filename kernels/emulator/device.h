@@ -94,8 +94,8 @@ static inline void __syncwarp(unsigned mask = 0xffffffffu, EMULATED_PLACE)
     emulated_warp_exchange(&nothing, 1, file, line);
 }
 
-// Shuffle within groups of `width` lanes, as CUDA defines it. If the source is outside the group, they return the
-// lane's own value; __shfl_sync wraps around instead.
+// Shuffle within groups of `width` lanes, as CUDA defines. If the source is outside the group, they return the lane's
+// own value; __shfl_sync wraps around instead.
 template <typename T> static inline T __shfl_sync(unsigned mask, T value, int lane, int width = 32, EMULATED_PLACE)
 {
     emulated_check_mask(mask, file, line);

@@ -70,7 +70,7 @@ static std::vector<CUstream_st *> streams;
 static int n_devices = 1, capability = 90, fail_after, n_graph_launches, n_pageable_reads;
 static size_t queue_most = 1024;                // launches that wait in a stream
 static int fail_graph;                          // the n-th graph from now on cannot be made executable; 0: none
-static size_t device_bytes = (size_t)512 << 20; // size of each device without a size of its own
+static size_t device_bytes = (size_t)512 << 20; // size of each device without an entry in own_bytes
 static std::map<int, size_t> own_bytes, used;
 static bool lost, in_kernel, counting;
 static uintptr_t reserved_next, reserved_end;      // address space of allocations that are only counted

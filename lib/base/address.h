@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Addresses to listen on, in the form HOST:PORT. Checks their syntax, opens listening sockets, and finds out if other
 // machines can reach an address. HOST is a name, an IPv4 address, or an IPv6 address in brackets. An empty HOST means
-// all addresses. Any thread. Failures are INVALID, or UNAVAILABLE if a later try may succeed: the name does not
+// all addresses. Any thread. Failures return INVALID, or UNAVAILABLE if a later try may succeed: the name does not
 // resolve, the port is in use, or the machine does not have the address yet.
 #pragma once
 
@@ -10,7 +10,7 @@
 #include "lib/base/status.h"
 
 // Opens one listening socket for each address of the host. The caller close()s the *n_p sockets. *port_p is their port.
-// 0.0.0.0 means IPv4 alone, [::] means IPv6 and IPv4.
+// 0.0.0.0 means only IPv4, [::] means IPv6 and IPv4.
 enum { ADDRESS_SOCKETS_MAX = 8 };
 enum status address_listen(const char *address, int sockets[ADDRESS_SOCKETS_MAX], int *n_p, int *port_p);
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts the connections of each client address and limits their number. An IPv6 network (/64) counts as one address.
-// Any thread.
+// Counts the connections of each client address and limits their number. All addresses of an IPv6 network (/64) count
+// as one address. Any thread.
 #pragma once
 
 #include <netinet/in.h>
@@ -9,9 +9,11 @@
 
 struct address_counts;
 
-struct address_counts *address_counts_open(int max); // `max` 0: no limit; returns NULL, which all functions accept
+// Opens counts with a limit of `max` connections per address. If `max` is 0 there is no limit: the result is NULL,
+// which all functions accept.
+struct address_counts *address_counts_open(int max);
 void address_counts_close(struct address_counts *addresses); // NULL is allowed
-// Counts one more connection of the address. Returns false if it has `max` connections already.
+// Counts one more connection of the address. Returns false if the address has `max` connections already.
 bool address_counts_add(struct address_counts *addresses, const struct in6_addr *address);
 void address_counts_remove(struct address_counts *addresses, const struct in6_addr *address);
 // Returns true if both addresses share one count.

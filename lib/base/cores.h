@@ -9,7 +9,7 @@
 
 extern const char *cores_system; // the folder in which Linux describes cores and nodes; tests change it
 
-// Sets `cores` to the affinity mask of the calling thread. It has at least one core.
+// Sets `cores` to the affinity mask of the calling thread, which has at least one core.
 void cores_usable(cpu_set_t *cores);
 
 // Returns core number `index` of `cores`, counted from 0.
@@ -23,10 +23,10 @@ bool cores_parse(const char *list, cpu_set_t *cores);
 enum { CORES_TEXT = 96 };
 void cores_format(const cpu_set_t *cores, char text[CORES_TEXT]);
 
-// Sets `mine` to the share of process number `index` (from 0) in the cores of `all`. Every core goes to exactly one of
-// the `processes`. The first processes get cores of the first socket, since the first GPUs mostly belong to it.
-// Hardware threads of one core stay together, although Linux numbers the second threads of all sockets last. Returns
-// false, with `mine` unchanged, if there are fewer cores than processes.
+// cores_share() sets `mine` to the share of the cores in `all` that process number `index` (from 0) gets. Every core
+// goes to exactly one of the `processes`. The first processes get cores of the first socket, because the first GPUs are
+// usually attached to it. The hardware threads of one core go to one process, although Linux numbers all second threads
+// last. It returns false, with `mine` unchanged, if there are fewer cores than processes.
 bool cores_share(const cpu_set_t *all, int index, int processes, cpu_set_t *mine);
 
 // Threads of other pools on a core.

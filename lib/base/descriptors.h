@@ -2,7 +2,7 @@
 // Sets the limit of file descriptors of this process, and computes the share of each listener.
 #pragma once
 
-// Raises the soft limit to the hard limit, at most to DESCRIPTORS_MAX. Called at the start of a daemon.
+// Raises the soft limit to the hard limit, at most to DESCRIPTORS_MAX. Daemons call it when they start.
 enum { DESCRIPTORS_MAX = 1 << 20 };
 void descriptors_raise(void);
 

@@ -15,8 +15,9 @@ static inline bool equal_share_is_small(size_t bytes)
     return bytes <= EQUAL_SHARE_SMALL_BYTES;
 }
 
-// Returns how many bytes in all each of `n` holders may have once the total exceeds the bound of `max` bytes. `held` is
-// the bytes of the other holders. Counts of several threads may disagree for a moment, so `n` under 1 counts as 1.
+// Returns how many bytes each of `n` holders may have in total once all holders exceed the bound of `max` bytes. `held`
+// counts the bytes of the other holders. Several threads update the counts, so `n` may be wrong for a moment: a value
+// under 1 counts as 1.
 static inline size_t equal_share_bytes(size_t max, size_t held, int n)
 {
     size_t rest = max;
@@ -28,7 +29,7 @@ static inline size_t equal_share_bytes(size_t max, size_t held, int n)
 // other holders that are not small.
 static inline bool equal_share_allows(size_t max, size_t all, size_t own, size_t more, int others)
 {
-    size_t held = all > own ? all - own : 0; // the counts may disagree
+    size_t held = all > own ? all - own : 0; // the counts may disagree for a moment
     if (equal_share_is_small(own + more) || all + more <= max) return true;
     return own + more <= equal_share_bytes(max, held, others + 1);
 }

@@ -10,7 +10,7 @@
 // may succeed, else INVALID (for example, no read permission).
 enum status file_open_status(int error);
 
-// Reads the whole file into *text_p [*n_bytes_p], with a zero byte after it. The caller frees the text. Errors are DATA
-// if it is not a regular file or has more than max_bytes, INTERNAL if reading fails, and the results of
+// Reads the whole file into *text_p [*n_bytes_p], with a zero byte after it. The caller frees the text. Returns DATA if
+// the file is not a regular file or has more than max_bytes, INTERNAL if reading fails, or a result of
 // file_open_status().
 enum status file_text_read(const char *path, size_t max_bytes, char **text_p, size_t *n_bytes_p);

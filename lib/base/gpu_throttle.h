@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reasons for which a GPU lowers its clocks, as ranks report them and metrics name them. NVML (nvml.h) defines the
-// reasons. Hardware reasons at least halve the clocks; the driver's own reasons lower them little.
+// Reasons why a GPU lowers its clocks, defined by NVML (nvml.h). Ranks report them, and metrics use their names.
+// Hardware reasons (HW) at least halve the clocks. The driver's own reasons (SW) lower the clocks slightly.
 #pragma once
 
 enum gpu_throttle {
-    GPU_THROTTLE_HW_SLOWDOWN,    // any hardware reason; set together with a more exact reason if the GPU knows it
+    GPU_THROTTLE_HW_SLOWDOWN,    // any hardware reason; a more exact reason may also be set
     GPU_THROTTLE_HW_THERMAL,     // too hot
-    GPU_THROTTLE_HW_POWER_BRAKE, // the power supply asked for it
+    GPU_THROTTLE_HW_POWER_BRAKE, // the power supply requested lower clocks
     GPU_THROTTLE_SW_THERMAL,     // the driver holds the temperature at its limit
     GPU_THROTTLE_SW_POWER_CAP,   // the driver holds the power at its limit, as usual under full load
     GPU_THROTTLES

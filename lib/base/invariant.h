@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks invariants in every build. Release builds drop assert(), so use assert() only for checks that run once per
-// element. A broken invariant is a bug in this program, never bad input: bad input gets a status.
+// Checks invariants in every build. Release builds drop assert(): use it only for checks that run once per element,
+// which are too slow for a release. A broken invariant is a bug in this program, never bad input: bad input gets a
+// status.
 //
 //     INVARIANT(rows <= out->max_rows, "%d rows, the tensor holds %d", rows, out->max_rows);
 //

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bounds the memory of parsed JSON from clients, which is many times the size of its text: in jansson an object has
-// about 400 bytes and a number about 40. Counts before the text is parsed. Any thread.
+// Bounds the memory that parsed JSON of clients takes. Parsed JSON is many times larger than its text: in jansson an
+// object takes about 400 bytes and a number about 40. The text is counted before it is parsed. Any thread.
 #pragma once
 
 #include <stddef.h>
 
 #include "lib/base/status.h"
 
-// Counts of one text, or of several texts that are parsed together. Starts as zero.
+// Counts of one text, or of several texts that are parsed together. Zero it to initialise.
 struct json_count {
     size_t containers, commas;
 };

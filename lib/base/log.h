@@ -10,7 +10,7 @@
 // Values with blanks, quotes or control characters are quoted and escaped. So a value from the network can neither
 // start a second line nor reach the terminal as an escape sequence. Malformed UTF-8 becomes U+FFFD. A line longer than
 // LOG_LINE_BYTES is cut: a text that does not fit ends after a whole character, later fields are left out, and the line
-// ends with cut=true. Any thread may log, but no signal handler. Prompts, outputs and credentials are never logged.
+// ends with cut=true. Any thread may log. Signal handlers must not. Prompts, outputs and credentials are never logged.
 //
 // Lines are written directly until log_writer_start() (lib/base/log_writer.h). After it, logging never blocks.
 #pragma once
@@ -70,12 +70,13 @@ struct log_field {
 void log_write(enum log_level level, const char *event, const struct log_field *fields, size_t n_fields);
 
 // Logs events that clients or nodes can cause at will. Each place in the code logs at most LOG_LIMIT_LINES lines a
-// second, so that the log does not fill the disk. The next line from this place has the number of dropped lines in its
-// field left_out.
+// second, so that the log does not fill the disk. The field left_out of the place's next line is the number of dropped
+// lines.
 enum { LOG_LIMIT_LINES = 20 };
-struct log_limit { // static and zero
+// State of one place in the code; static, starts as zeros.
+struct log_limit {
     atomic_llong second;
-    atomic_uint lines; // number of lines in this second
+    atomic_uint lines; // number of lines in `second`
     atomic_ullong left_out;
 };
 #define log_event_limited(level, event, ...)                                                                           \

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Writes log lines to standard error on a thread of its own, so that a reader that stops reading cannot block the
-// threads that log.
+// Writes log lines to standard error on a separate thread. So a reader that stops reading cannot block the threads that
+// log.
 //
 // Lines wait in a bounded ring. A line that does not fit is dropped and counted. Once standard error accepts lines
-// again, the event log_lines_dropped says how many lines are missing at that place. Each write(2) has whole lines and
-// at most PIPE_BUF bytes, so that lines of several processes on one pipe do not mix.
+// again, the event log_lines_dropped tells how many lines are missing there. Each write(2) has whole lines and at most
+// PIPE_BUF bytes, so that lines of several processes on one pipe do not mix.
 //
 // exit() and fatal signals wait up to LOG_FLUSH_MS for the lines in the ring. Callers of _exit() call log_flush()
 // first. A child of fork() does not have the thread: its lines are written directly, as if log_writer_start() had not
@@ -25,7 +25,8 @@ void log_writer_start(void (*dropped_fn)(uint64_t lines));
 // log_writer_start() was not called, writes the line itself.
 void log_writer_put(const char *line, size_t n);
 
-// Writes the bytes directly to standard error, and waits while it accepts none. Bytes are lost if the reader is gone.
+// Writes the bytes directly to standard error. Blocks while standard error accepts no bytes. Bytes are lost if the
+// reader is gone.
 void log_write_stderr(const char *bytes, size_t n);
 
 // Waits until the lines queued so far are written, at most LOG_FLUSH_MS. Any thread, even in a signal handler.

@@ -28,8 +28,8 @@ enum status new_file_open(struct new_file *file, const char *path);
 enum status new_file_commit(struct new_file *file);
 void new_file_discard(struct new_file *file);
 
-// Removes temporary files for `path` that killed processes of this user left. They have names as new_file_open() makes
-// them, and no process has locked them.
+// Removes temporary files for `path` that were left by killed processes of this user. Such files have names as
+// new_file_open() makes them, and no process has locked them.
 void new_file_remove_leftovers(const char *path);
 
 // Syncs the folder of this file, so that a rename in it survives a crash of the machine.
@@ -37,6 +37,6 @@ void folder_sync(const char *path);
 
 // Opens a cache file that an earlier process wrote, for reading and without following a link. The file and its folder
 // must belong to this user or root, and no other user may be able to write the file. With trust_folder_owner, the
-// folder may belong to any user, and that user may own the file, too. This is for caches next to a model. Returns -1
+// folder may belong to any user, and that user may also own the file. This is for caches next to a model. Returns -1
 // with the reason in *wrong_p, a constant string or strerror(errno). *wrong_p is NULL if there is no file.
 int cache_file_open(const char *path, bool trust_folder_owner, const char **wrong_p);

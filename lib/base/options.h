@@ -4,8 +4,8 @@
 //
 // The --config file overrides the defaults of the table, and flags override the file. The file has lines `key = value`
 // and `#` comments; a key is the flag name without dashes. Flags are `--name value` or `--name=value`; a bool is
-// `--name` or `--no-name`. Every program also has `--config FILE`, `--help` and `--version`. Call the functions at
-// start, on the main thread only; only options_reload() is called later.
+// `--name` or `--no-name`. Every program also has `--config FILE`, `--help` and `--version`. Call the functions on the
+// main thread, at the start of the program. Only options_reload() may be called later.
 #pragma once
 
 #include <stdbool.h>
@@ -51,8 +51,8 @@ enum status options_parse(const struct option *table, int argc, char **argv, cha
 bool options_given(const struct option *table, const char *name);
 
 // Reads the --config files of options_parse() again, if there were any (options_reload.c). Sets the values of live rows
-// that differ and that no flag has set, and logs each (`option_changed`). For other rows that differ, logs the hint
-// that they need a new start. Returns INVALID and changes nothing if a file has an error. Call it on the thread that
+// that differ and that no flag has set, and logs each (`option_changed`). For other rows that differ, logs a hint that
+// the change needs a restart. Returns INVALID and changes nothing if a file has an error. Call it on the thread that
 // reads the live values.
 enum status options_reload(const struct option *table);
 
@@ -62,11 +62,11 @@ int options_main(const struct option *table, const char *usage, int argc, char *
 
 void options_help(const struct option *table, const char *usage, FILE *out);
 
-// Writes the man page in roff (options_man.c). The build calls every program with the hidden flag --man for it.
+// Writes the man page in roff (options_man.c). The build gets it from every program with the hidden flag --man.
 void options_man(const struct option *table, const char *usage, FILE *out);
 
-// Writes one line per flag, "--name" or "--name VALUE" (options_list.c). `forepack completion` calls every program with
-// the hidden flag --list for it.
+// Writes one line per flag, "--name" or "--name VALUE" (options_list.c). `forepack completion` gets it from every
+// program with the hidden flag --list.
 void options_list(const struct option *table, FILE *out);
 
 // Logs the effective value of every option as one line, the event `settings`. No option holds a secret: keys and tokens
@@ -81,8 +81,8 @@ enum { OPTION_LIMITS_BYTES = 64 };
 bool option_limits_format(const struct option *row, const char *between, char text[OPTION_LIMITS_BYTES]);
 
 // Only for lib/base: format an option for --help and the man page. option_name_format() returns "--name VALUE".
-// option_text_format() returns the help text. In parentheses follow the unit (unless unit_shown), the allowed range and
-// "repeatable". The caller frees both texts.
+// option_text_format() returns the help text. The unit (unless unit_shown), the allowed range and "repeatable" follow
+// in parentheses. The caller frees both texts.
 char *option_name_format(const struct option *row);
 char *option_text_format(const struct option *row, bool unit_shown);
 

@@ -92,7 +92,7 @@ void options_man(const struct option *table, const char *usage, FILE *out)
     for (const char *c = name; *c; c++)
         fputc(toupper((unsigned char)*c), out);
     fprintf(out, "\" 1 \"\" \"Forepack %s\" \"Forepack\"\n", FOREPACK_VERSION);
-    fputs(".nh\n.ad l\n.SH NAME\n", out); // without hyphens and gaps that long options would cause
+    fputs(".nh\n.ad l\n.SH NAME\n", out); // no hyphens, and no gaps between words, which long options would cause
     roff_puts(name, out);
     fputs(" \\- ", out);
     if (*description)

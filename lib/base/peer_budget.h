@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Limits the memory that this process holds for the peers of its ports. There are two budgets: one for peers that still
 // have to show a key or token, one for all other peers. While the peers of a budget hold too much, the busiest peer is
-// closed: the peer with the most memory. For peers that have not shown a key, the time since peer_join() counts, too.
+// closed: the peer with the most memory. Among peers that have not shown a key, the time since peer_join() also counts.
 // The budgets are global to the process, because memory is. Any thread.
 #pragma once
 
@@ -25,18 +25,18 @@ struct peer {
 struct peer_budget {
     size_t max_bytes, held_bytes;
     int peers;
-    uint64_t ended; // peers closed as the busiest of the budget
+    uint64_t ended; // number of peers closed because they were the busiest
 };
 
 void peer_budgets_set(size_t unproven_bytes, size_t proven_bytes);
 struct peer_budget peer_budget_read(enum peer_class class);
 
-// Adds the peer to a budget. The caller has set `end`. The peer holds nothing yet.
+// Adds the peer to a budget, with no memory held. The caller sets `end` before.
 void peer_join(struct peer *peer, enum peer_class class);
-// Sets the memory that the peer holds. May end peers, including `peer` itself, so the caller holds no lock that `end`
-// takes. No effect on a peer that has left.
+// Sets the memory that the peer holds. May call `end` of any peer, including `peer` itself, so the caller must not hold
+// a lock that `end` takes. No effect on a peer that has left.
 void peer_hold(struct peer *peer, size_t bytes);
 void peer_prove(struct peer *peer); // the peer has shown its key; no effect on a peer that has left
-void peer_leave(struct peer *peer); // `end` is not called any more
+void peer_leave(struct peer *peer); // `end` is not called afterwards
 // Returns freed memory to the system once peers hold much less than before. A listener calls it every second.
 void peer_budgets_trim(void);

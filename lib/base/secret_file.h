@@ -15,7 +15,7 @@ struct file_stamp {
 };
 
 struct file_stamp file_stamp_get(const char *path);
-// Updates *stamp and returns true if the file is another version than *stamp.
+// If the file's version differs from *stamp, updates *stamp and returns true.
 bool file_stamp_update(struct file_stamp *stamp, const char *path);
 
 enum { FILE_SECRET_BYTES_MAX = 1 << 20 };
@@ -24,5 +24,6 @@ enum { FILE_SECRET_BYTES_MAX = 1 << 20 };
 // refuses a file that users other than its owner and group may read. Errors are INVALID and the results of
 // file_open_status().
 enum status file_read_small(const char *path, bool secret, char **text_p);
-// Reads the only line of a file with a secret, without the white space around it. The line is not empty.
+// Reads a secret from a file that has one line with one word. White space around the word is ignored. Returns INVALID
+// for any other content.
 enum status secret_file_read(const char *path, char **secret_p);

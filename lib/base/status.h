@@ -3,8 +3,8 @@
 //
 // A function that can fail returns `enum status`. Results go through out parameters (named `_p`) that are written only
 // on STATUS_OK. The function that knows the cause, and only that function, calls `status_fail()`. It records an error
-// message for the user, a sentence such as "temperature -1: must be 0 or more", in the calling thread. Callers above
-// just pass the status on.
+// message for the user, a sentence such as "temperature -1: must be 0 or more", in the calling thread. Its callers just
+// pass the status on.
 #pragma once
 
 enum status {
@@ -36,9 +36,9 @@ enum status status_fail(enum status status, const char *format, ...) __attribute
 // Puts "context: " before this thread's error message ("model dir/x: ...") and returns `status` unchanged.
 enum status status_context(enum status status, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-// Returns the exit code of a program that ended with `status`: 0 for success, 2 if the same start would fail again
-// (INVALID, NOT_FOUND, UNSUPPORTED, DATA), else 1. OUT_OF_RANGE gives 1: the prompt is too long, but the command line
-// is right.
+// Returns the exit code of a program that ends with `status`: 0 for success, 2 if the same command line would fail
+// again (INVALID, NOT_FOUND, UNSUPPORTED, DATA), else 1. OUT_OF_RANGE gives 1: the prompt is too long, but the command
+// line is right.
 int status_exit_code(enum status status);
 
 // Returns from the calling function with the status of `call` unless it is STATUS_OK.

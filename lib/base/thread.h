@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Starts threads. The main thread of a program handles signals, so a new thread blocks all signals except faults
-// (SIGSEGV and others). The system delivers a fault to the thread that caused it, and its handler flushes the log.
+// (SIGSEGV and others). The system delivers a fault to the thread that caused it, and the fault's handler flushes the
+// log.
 #pragma once
 
 #include <pthread.h>

@@ -8,8 +8,7 @@
 
 #include "lib/base/secret_file.h"
 
-// Refuses encrypted keys: OpenSSL would otherwise ask for the password on the terminal.
-static int no_password(char *buffer, int size, int writing, void *user)
+int tls_no_password(char *buffer, int size, int writing, void *user)
 {
     return -1;
 }
@@ -17,7 +16,7 @@ static int no_password(char *buffer, int size, int writing, void *user)
 X509 *tls_certificate_parse(const char *pem)
 {
     BIO *bio = BIO_new_mem_buf(pem, -1);
-    X509 *certificate = PEM_read_bio_X509(bio, NULL, no_password, NULL);
+    X509 *certificate = PEM_read_bio_X509(bio, NULL, tls_no_password, NULL);
     BIO_free(bio);
     return certificate;
 }
@@ -25,7 +24,7 @@ X509 *tls_certificate_parse(const char *pem)
 static EVP_PKEY *key_parse(const char *pem)
 {
     BIO *bio = BIO_new_mem_buf(pem, -1);
-    EVP_PKEY *key = PEM_read_bio_PrivateKey(bio, NULL, no_password, NULL);
+    EVP_PKEY *key = PEM_read_bio_PrivateKey(bio, NULL, tls_no_password, NULL);
     BIO_free(bio);
     return key;
 }
@@ -76,18 +75,4 @@ void tls_pem_free(struct tls_pem *pem)
     free(pem->key);
     free(pem->ca);
     *pem = (struct tls_pem){0};
-}
-
-void tls_server_options_set(SSL_CTX *context)
-{
-    static const unsigned char name[] = "forepack";
-    SSL_CTX_set_min_proto_version(context, TLS1_2_VERSION);
-    SSL_CTX_set_options(context, SSL_OP_NO_RENEGOTIATION | SSL_OP_NO_COMPRESSION | SSL_OP_CIPHER_SERVER_PREFERENCE |
-                                     SSL_OP_IGNORE_UNEXPECTED_EOF);
-    // Idle connections release their buffers, 33 KiB each.
-    SSL_CTX_set_mode(context,
-                     SSL_MODE_RELEASE_BUFFERS | SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
-    SSL_CTX_set_session_cache_mode(context, SSL_SESS_CACHE_OFF); // clients resume sessions with their tickets
-    SSL_CTX_set_session_id_context(context, name, sizeof name - 1);
-    SSL_CTX_set_num_tickets(context, 1);
 }

@@ -12,7 +12,7 @@
 bool utf8_valid(const char *text, size_t size_bytes, size_t *bad_p);
 
 // Returns the size (0 to 3 bytes) of an incomplete character at the end of `text`, which further bytes could complete.
-// Further bytes cannot make the text before it well-formed or malformed.
+// Further bytes do not change whether the text before this character is well-formed.
 size_t utf8_incomplete_tail(const char *text, size_t size_bytes);
 
 // Returns the code point of a character of `n` well-formed bytes. Returns 0xffff for all characters beyond U+FFFF.

@@ -9,7 +9,7 @@
 
 struct grammar_cache {
     pthread_mutex_t mutex;                              // guards the members below
-    struct grammar_spec entries[GRAMMAR_CACHE_ENTRIES]; // [n] owned; the entry that was asked for last is first
+    struct grammar_spec entries[GRAMMAR_CACHE_ENTRIES]; // [n] owned; the most recently used entry is first
     int n;
     size_t bytes; // size of all texts
 };

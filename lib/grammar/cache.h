@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Remembers grammars that compiled recently and were valid, so that a schema sent with every request is compiled once.
-// Grammars are found by kind and whole text. A full cache forgets the grammar that nobody has asked for the longest.
-// The cache keeps no matchers, so a client can learn from it only through the time of a request.
+// Grammars are found by kind and whole text. A full cache drops the least recently used grammar. The cache keeps no
+// matchers, so all that a client can learn about other clients' grammars is how long its own request takes.
 //
 // Any thread.
 #pragma once
 
 #include "lib/text/grammar_spec.h"
 
-enum { GRAMMAR_CACHE_ENTRIES = 64, GRAMMAR_CACHE_BYTES = 1 << 20 }; // limits; BYTES: of all texts
+enum { GRAMMAR_CACHE_ENTRIES = 64, GRAMMAR_CACHE_BYTES = 1 << 20 }; // limits; BYTES counts all texts
 
 struct grammar_cache;
 

@@ -104,7 +104,8 @@ static void job_finish(struct job *job, struct grammar_matcher *matcher)
     grammar_matcher_free(matcher);
 }
 
-// Finishes equal jobs. The first job gets the matcher itself, so it is the last to accept tokens.
+// Finishes equal jobs. The first job gets the matcher itself and the other jobs get copies, so the first job is
+// finished last.
 static void jobs_finish(struct job *first, struct grammar_matcher *matcher)
 {
     for (struct job *job = first->next; job; job = job->next)
@@ -125,7 +126,7 @@ static void keep_results(struct grammar_compiler *c)
     }
 }
 
-// Compiles the next grammar. Called with the mutex held, which it releases meanwhile.
+// Compiles the next grammar. The caller holds the mutex; this function releases it while compiling.
 static void compile_next(struct grammar_compiler *c)
 {
     struct job *first = list_remove(&c->waiting, &c->waiting.head);

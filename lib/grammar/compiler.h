@@ -18,8 +18,8 @@ struct grammar_compiler *grammar_compiler_create(const struct grammar_library *l
 // Drops all jobs; waits for the grammar that is being compiled. NULL is fine.
 void grammar_compiler_free(struct grammar_compiler *compiler);
 
-// Adds a job: to make a matcher of the grammar and let it accept tokens [n]. Copies the spec, which must have been
-// checked, and the tokens. No other job may have the same `id`.
+// Adds a job, which makes a matcher of the grammar and lets the matcher accept tokens [n]. Copies the spec and the
+// tokens. The caller has checked the spec. No other job may have the same `id`.
 void grammar_compiler_add(struct grammar_compiler *compiler, uint64_t id, const struct grammar_spec *spec,
                           const int32_t *tokens, int n);
 // Drops the job, if there is one. Nothing is returned for it.

@@ -27,8 +27,8 @@ struct grammar_matcher {
 
 // --- loading
 
-// Opens libpython: the library of the Python package uses its data without naming it as a dependency. Loading libpython
-// runs no Python code.
+// Opens libpython: the library of the Python package uses libpython's data without listing it as a dependency. Loading
+// libpython runs no Python code.
 static bool python_open(void)
 {
     bool loaded = false;

@@ -3,8 +3,8 @@
 // of possible next tokens before each token, and the sampler excludes all other tokens.
 //
 // llguidance (github.com/guidance-ai/llguidance) does the work. It is a shared library, loaded at run time, so that
-// Forepack runs without it. Two files have its C interface: libllguidance.so, built from its sources, and _lib.abi3.so
-// of its Python package, which also needs the matching libpython.
+// Forepack runs without it. Either of two files provides its C interface: libllguidance.so, built from its sources, or
+// _lib.abi3.so of its Python package, which also needs the matching libpython.
 //
 // The masks depend only on the grammar and the tokens of the answer so far, so a replay that accepts the delivered
 // tokens continues with the same masks.
@@ -51,7 +51,7 @@ int grammar_matcher_mask_words(const struct grammar_matcher *matcher);
 
 // Computes the mask. Returns INTERNAL if llguidance gave up, for example because of a limit on the work for one mask.
 enum status grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask);
-// Appends tokens [n], without tokens that end the answer. Returns INVALID if the grammar does not allow one of them.
+// Appends tokens [n], none of which may end the answer. Returns INVALID if the grammar does not allow one of them.
 enum status grammar_matcher_accept(struct grammar_matcher *matcher, const int32_t *tokens, int n);
 // Returns true if the answer is complete and only its end may follow.
 bool grammar_matcher_is_complete(const struct grammar_matcher *matcher);

@@ -110,7 +110,7 @@ static size_t lark_regex_bytes(const char *text)
     return n;
 }
 
-// Returns the bytes of the grammar that are regular expressions, or may be: patterns of a JSON schema, a whole regular
+// Returns how many bytes of the grammar are or may be regular expressions: patterns of a JSON schema, a whole regular
 // expression that is more than a choice of texts, a Lark grammar without its JSON schemas.
 static size_t grammar_regex_bytes(const struct grammar_spec *spec)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Limits the work that llguidance may spend on a grammar. A regular expression of n parts that may be empty costs n * n
-// to compile. So a client's expressions have a tighter limit than names and other literal text.
+// Limits the work that llguidance may spend on a grammar. A regular expression of n parts that may be empty takes n * n
+// steps to compile. So the expressions of clients have a tighter limit than names and other literal text.
 #pragma once
 
 #include <jansson.h>

@@ -7,8 +7,8 @@
 // After its last response a connection lingers: it closes its sending side and discards further bytes of the client.
 // Closing a socket with unread bytes would reset it, and the client would lose the response.
 //
-// Events are edge-triggered and armed once: a turn reads and writes until the socket has no more, or until the
-// connection has had its share.
+// Events are edge-triggered and armed once: a turn reads and writes until the socket would block or the connection has
+// used up its share of the turn.
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -116,8 +116,8 @@ static void drop_input(struct connection *c)
 
 // --- handshakes: with a limit of connections per address, a thread runs one handshake of an address at a time
 
-// Returns true if the connection may run its handshake now. A connection that has sent nothing does not take its
-// address's place.
+// Returns true if the connection may run its handshake now. A connection that has sent nothing does not keep other
+// connections of its address from their handshake.
 static bool handshake_begin(struct connection *c)
 {
     if (c->shaking) return true;
@@ -134,7 +134,7 @@ static void handshake_await_no_more(struct connection *c)
     c->awaits_handshake = false;
 }
 
-// Ends the handshake and gives its place to another connection of the address.
+// Ends the handshake and lets another connection of the address begin its handshake.
 static void handshake_end(struct connection *c)
 {
     handshake_await_no_more(c);
@@ -159,7 +159,7 @@ static void close_with(struct connection *c, bool reset)
     unlink_connection(c);
     set_busy(c);
     finish_exchange(c, true);
-    // Closing is not enough while a forked process still has the descriptor: its events would name freed memory.
+    // Closing is not enough while a forked process still has the descriptor: its events would point to freed memory.
     epoll_ctl(c->loop->epoll_fd, EPOLL_CTL_DEL, c->fd, NULL);
     peer_leave(&c->peer);
     socket_close(c, reset);
@@ -170,7 +170,7 @@ static void close_with(struct connection *c, bool reset)
     http_loop_bury(c->loop, c);
 }
 
-// Closes the connection. Resets the connection if a response is incomplete: the client could take a response without a
+// Closes the connection. Resets it if a response is incomplete: otherwise the client could take a response without a
 // length for complete.
 void connection_close(struct connection *c)
 {
@@ -280,7 +280,7 @@ static void refuse_with(struct connection *c, int status, const char *sentence, 
 static void refuse(struct connection *c, int status, const char *sentence)
 {
     struct http_buffer extra = {0};
-    if (c->exchange && exchange_is_started(c->exchange)) { // a handler's response has begun: a second would mix with it
+    if (c->exchange && exchange_is_started(c->exchange)) { // a second response would mix with the handler's response
         connection_close(c);
         return;
     }
@@ -436,8 +436,8 @@ static size_t received_bytes(const struct connection *c)
     return c->in_charge + (c->state == HTTP_BODY ? c->exchange->body_size : 0);
 }
 
-// Frees the connection's bytes at once by refusing its request. A request that is being handled or answered cannot be
-// refused any more. Then the bytes are requests sent ahead, and the connection is closed.
+// Frees the connection's bytes immediately by refusing its request. If the request is already being handled or
+// answered, the bytes are pipelined requests, and the connection is closed.
 static void give_way(struct connection *c)
 {
     if (c->state != HTTP_HEAD && c->state != HTTP_BODY) {
@@ -451,8 +451,8 @@ static void give_way(struct connection *c)
 }
 
 // Ends the request of the loop's connection with the most bytes, if it has more than `bytes`. Returns false if no
-// connection has more. Each scan of all connections ends some request, or else the request that caused the scan. So no
-// client causes many scans with few bytes.
+// connection has more. Each scan of all connections ends a request: the largest one, or the request that caused the
+// scan. So no client causes many scans with few bytes.
 static bool end_largest(struct http_loop *loop, size_t bytes)
 {
     struct connection *largest = NULL;
@@ -537,7 +537,7 @@ static size_t feed_chunked_body(struct connection *c, const char *bytes, size_t 
         }
         if (n && !add_body(c, data, n)) break;
         if (c->chunks.left > max_body_bytes(c->exchange, c->loop->server) - c->exchange->body_size) {
-            refuse(c, 413, "the body is larger than the limit of this path"); // once a chunk states its size
+            refuse(c, 413, "the body is larger than the limit of this path"); // known once a chunk states its size
             break;
         }
         if (result == HTTP_PARSE_DONE) {
@@ -589,7 +589,7 @@ static void feed(struct connection *c, const char *bytes, size_t size)
 
 // --- turns
 
-// Returns how many bytes to read next. It is 0 while the client has sent enough requests ahead. It is also 0 if no
+// Returns how many bytes to read next. Returns 0 while enough pipelined requests are buffered. Also returns 0 if no
 // further request will be served: input may have been dropped, and TLS cannot continue after a gap.
 static size_t wanted_bytes(const struct connection *c)
 {
@@ -691,8 +691,8 @@ static void shake_hands(struct connection *c)
         fail_handshake(c);
 }
 
-// Counts unparsed input bytes in body_bytes, like the bytes of bodies. Many clients that send heads slowly, or requests
-// ahead, must not take more memory than the limit either.
+// Counts unparsed input bytes in body_bytes, like the bytes of bodies. So the limit also holds for many clients that
+// send heads slowly or pipeline requests.
 static void charge_input(struct connection *c)
 {
     size_t kept = http_buffer_size(&c->in) + http_buffer_size(&c->tls_in), before = c->in_charge;
@@ -708,7 +708,7 @@ static void check_peer(struct connection *c)
     if (c->state == HTTP_CLOSED) return;
     // A client that has sent its FIN may still read a whole response, and its last bytes may be a whole request.
     bool gone = c->peer_closed && c->state != HTTP_FLUSHING && (c->state == HTTP_HANDLING || !c->readable);
-    if (c->unfed && c->state == HTTP_HEAD) gone = false; // the next turn reads its further requests
+    if (c->unfed && c->state == HTTP_HEAD) gone = false; // the next turn parses the pipelined requests
     if (gone || c->broken) connection_close(c);
 }
 
@@ -757,7 +757,10 @@ void connection_event(struct connection *c, uint32_t events)
     }
     if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->peer_closed = true;
     if (events & (EPOLLHUP | EPOLLERR)) c->broken = true;
-    connection_turn(c);
+    if (c->state == HTTP_HANDSHAKE)
+        http_loop_ready(c->loop, c);
+    else
+        connection_turn(c);
 }
 
 // Handles a connection whose time limit has passed.
@@ -778,13 +781,13 @@ void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *
 {
     struct http_server *server = loop->server;
     struct connection *c = mem_alloc(sizeof *c);
-    *c = (struct connection){.loop = loop, .fd = fd, .address = address->sin6_addr, .port = ntohs(address->sin6_port)};
+    *c = (struct connection){.loop = loop, .fd = fd, .address = address->sin6_addr};
     c->timer.due_us = INT64_MAX;
     c->opened_us = loop->now_us;
     c->writable = true;
     c->state = HTTP_HEAD;
     if (server->tls) {
-        c->ssl = http_tls_accept(server->tls, c);
+        c->ssl = tls_bio_accept(c);
         c->state = HTTP_HANDSHAKE;
     }
     c->link = &loop->connections;

@@ -2,7 +2,6 @@
 // Implements exchanges: a request and its response. The functions of http.h append to the response and queue the
 // exchange. The loop then moves the bytes to the connection. A thread that sends a token to many streams wakes the loop
 // once.
-#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,25 +12,10 @@
 
 // --- life
 
-static size_t write_peer(const struct connection *c, char text[HTTP_PEER_BYTES])
-{
-    char address[INET6_ADDRSTRLEN];
-    if (IN6_IS_ADDR_V4MAPPED(&c->address)) {
-        inet_ntop(AF_INET, c->address.s6_addr + 12, address, sizeof address);
-        return (size_t)snprintf(text, HTTP_PEER_BYTES, "%s:%d", address, c->port);
-    }
-    inet_ntop(AF_INET6, &c->address, address, sizeof address);
-    return (size_t)snprintf(text, HTTP_PEER_BYTES, "[%s]:%d", address, c->port);
-}
-
 struct http_exchange *exchange_create(struct connection *c, const struct http_head *head, const char *texts)
 {
-    char peer[HTTP_PEER_BYTES];
-    size_t peer_size = write_peer(c, peer);
-    struct http_exchange *x = mem_alloc(sizeof *x + head->text_size + peer_size + 1);
+    struct http_exchange *x = mem_alloc(sizeof *x + head->text_size);
     memcpy(x->texts, texts, head->text_size);
-    memcpy(x->texts + head->text_size, peer, peer_size);
-    x->peer = x->texts + head->text_size;
     x->head = *head;
     x->loop = c->loop;
     x->connection = c;
@@ -102,7 +86,7 @@ void exchange_close(struct http_exchange *x, bool disconnected)
     http_unref(x);
 }
 
-// --- the loop's view
+// --- functions for the loop
 
 bool exchange_is_started(struct http_exchange *x)
 {
@@ -175,24 +159,14 @@ const char *http_path(const struct http_exchange *x)
     return text_at(x, x->head.path);
 }
 
-const char *http_query(const struct http_exchange *x, const char *name)
-{
-    return http_pair(text_at(x, x->head.query), name, false);
-}
-
 const char *http_header(const struct http_exchange *x, const char *name)
 {
-    return http_pair(text_at(x, x->head.fields), name, true);
+    return http_pair(text_at(x, x->head.fields), name);
 }
 
 const char *http_header_after(const struct http_exchange *x, const char *name, const char *value)
 {
-    return http_pair(value + strlen(value) + 1, name, true);
-}
-
-const char *http_peer(const struct http_exchange *x)
-{
-    return x->peer;
+    return http_pair(value + strlen(value) + 1, name);
 }
 
 const char *http_body(const struct http_exchange *x, size_t *size_p)
@@ -321,7 +295,8 @@ static void append_chunk(struct http_exchange *x, const void *bytes, size_t size
     response_grown(x, http_buffer_size(&x->out) - before);
 }
 
-// Disconnects at once, so that the client cannot take a broken response for a complete one. The caller holds the lock.
+// Disconnects immediately, so that the client cannot take a broken response for a complete one. The caller holds the
+// lock.
 static void abandon(struct http_exchange *x)
 {
     x->abandoned = true;

@@ -1,19 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
-// An HTTP/1.1 server (RFC 9112) on epoll, with TLS 1.2 and 1.3 by OpenSSL 3. It serves a table of routes: requests
-// whose body is complete go to a handler, which answers at once or later, whole or as a stream (chunked; server-sent
-// events).
+// An HTTP/1.1 server (RFC 9112) on epoll, with TLS 1.2 and 1.3 by OpenSSL 3. It serves a table of routes. A request
+// goes to the handler of its route when its body is complete. The handler answers immediately or later, with a whole
+// response or with a stream (chunked; server-sent events).
 //
 // Options limit the connections in total and per address, the bytes and time of a request's head, body and unread
 // response, and the bytes of all bodies together. A request that breaks the protocol is answered with 400 and its
 // connection is closed. Requests with contradictory or repeated lengths never reach a handler.
 //
-// A client that closes its connection, or only its sending side, ends its requests: on_close is called at once, also
-// while nothing is being sent.
+// A client that closes its connection, or only its sending side, ends its requests: on_close is called immediately,
+// even while nothing is being sent.
 //
 // Threads: the server has its own threads, each with an epoll. A connection belongs to one of them. Handlers run on
 // that thread and must not block. Every http_exchange function may be called from any thread. Two threads must not call
 // functions of one exchange at the same time. on_close may run at the same time as these functions, and after on_close
-// they do nothing. Sending needs no system call per stream: a thread that sends to many streams wakes their owner once.
+// they do nothing. Sending needs no system call per stream: a thread that sends to many streams wakes the server's
+// thread once.
 #pragma once
 
 #include <stdbool.h>
@@ -27,14 +28,14 @@ struct http_exchange; // a request and its response; reference-counted
 
 struct http_route {
     const char *method; // "GET", "POST"; NULL ends the table. GET serves HEAD too, and OPTIONS is answered
-    const char *path;   // "/v1/models"; "/v1/models/*": everything below. The first row that matches is taken
-    // Called when the head is complete and the body is not read yet, so that it can refuse a caller early. May answer.
-    // May be NULL.
+    const char *path;   // "/v1/models"; "/v1/models/*": everything below. The first matching row is used
+    // Called when the head is complete and the body is not read yet, so that it can refuse a caller early. It may send
+    // the response. May be NULL.
     void (*on_head)(struct http_exchange *x);
-    // Called when head and body are complete, unless a response was begun before.
+    // Called when head and body are complete, unless the response has already started.
     void (*on_request)(struct http_exchange *x);
-    // Called once after on_head or on_request, when the socket has taken the whole response (from the handler, or from
-    // the server: 413, 408) or the client was disconnected before. May be NULL.
+    // Called once after on_head or on_request: when the socket has accepted the whole response, or when the client is
+    // disconnected. The response may also be the server's own (408, 413). May be NULL.
     void (*on_close)(struct http_exchange *x, bool disconnected);
     size_t max_body_bytes; // a larger body is refused with 413 before it is read; 0: limit of the server
 };
@@ -43,34 +44,38 @@ struct http_tls_files {
     const char *cert, *key, *client_ca; // PEM; client_ca NULL: clients need no certificate
 };
 
-// A member that is 0 takes the default in brackets.
+// A member that is 0 has the default in brackets.
 struct http_server_options {
-    const char *host;                 // "127.0.0.1", "[::1]", a name: see lib/base/address.h
-    int port;                         // 0: a free port
-    const struct http_route *routes;  // borrowed until the server is closed
-    void *context;                    // http_context() of every exchange
-    const struct http_tls_files *tls; // NULL: plain. Files that change are read again; broken ones are logged, not used
-    int threads;                      // [1]
-    int max_connections;              // [20000] at this number a new connection replaces the longest-idle connection,
-                                      // or is closed if none is idle; raises the limit of descriptors to this number
-    int max_connections_per_address;  // [0: no bound]
-    bool proof; // clients must show a key (http_prove()): until then they share a small budget (lib/base/peer_budget.h)
+    const char *host;                // "127.0.0.1", "[::1]", a name: see lib/base/address.h
+    int port;                        // 0: a free port
+    const struct http_route *routes; // borrowed until the server is closed
+    void *context;                   // http_context() of every exchange
+    // NULL: plain text. Changed files are read again. Files that cannot be used are logged, and the last files stay in
+    // use.
+    const struct http_tls_files *tls;
+    int threads;                     // [1]
+    int max_connections;             // [20000] at this number a new connection replaces the longest-idle connection,
+                                     // or is closed if none is idle; raises the limit of descriptors to this number
+    int max_connections_per_address; // [0: no bound]
+    // Clients must show a key (http_prove()). Until then they share a small memory budget (lib/base/peer_budget.h).
+    bool proof;
     size_t max_head_bytes; // [32 KiB]
     size_t max_body_bytes; // [64 MiB]
-    // [four times max_body_bytes, at least 256 MiB] bytes of all bodies, unfinished heads and requests sent ahead.
-    // Above it, the connection with the most bytes gives way: its head or body is refused with 503. If its request is
-    // already being handled or answered, the connection is closed, because its bytes are requests sent ahead.
+    // [four times max_body_bytes, at least 256 MiB] bytes of all bodies, unfinished heads and pipelined requests. Above
+    // this limit, the head or body of the connection with the most bytes is refused with 503. If the connection's
+    // request is already being handled or answered, its bytes are pipelined requests, and it is closed.
     size_t max_bodies_bytes;
     size_t max_unread_bytes; // [16 MiB] unread bytes of one stream; a client that leaves more unread is disconnected
-    // [256 MiB] unread bytes of all responses together. Above it, a stream with more than an equal share
+    // [256 MiB] unread bytes of all responses together. Above this limit, a stream with more than an equal share
     // (lib/base/equal_share.h) is disconnected.
     size_t max_all_unread_bytes;
-    int64_t head_ms;  // [10000] time from accepting, or from a request's first byte, until the head is complete
-    int64_t stall_ms; // [30000] time for each KiB of a body, and for each 16 KiB (or the rest) of an unread response
-    int64_t idle_ms;  // [120000] time between two requests
+    int64_t head_ms; // [10000] time from accepting, or from a request's first byte, until the head is complete
+    // [30000] time limit for each KiB of a body, and for each 16 KiB (or the last bytes) of an unread response
+    int64_t stall_ms;
+    int64_t idle_ms;      // [120000] time between two requests
     int64_t tls_check_ms; // [1000] shortest time between two checks of the TLS files
-    // [0: no bound] a request on an older connection is the last request there, so that a client shows its certificate
-    // again.
+    // [0: no bound] A connection older than this closes after its next response, so that clients show their
+    // certificates again.
     int64_t max_connection_age_ms;
     // Writes the body of the server's own error responses (400, 404, 405, 408, 413, 417, 431, 501, 503, 505), JSON or
     // text, to `body` [room] and returns its size, at most `room`. `path` is the path of the request, or the start of
@@ -79,8 +84,8 @@ struct http_server_options {
     size_t (*error_body)(const char *path, int status, const char *sentence, char *body, size_t room);
     const char *error_type; // content type of these bodies
     // Writes further headers of the responses that the server sends without calling on_head, such as 400 and 413: lines
-    // like "x-request-id: 1\r\n" to `lines` [room]. Returns their size. `x` is NULL if the head of the request could
-    // not be parsed. own_headers NULL: no such headers.
+    // like "x-request-id: 1\r\n" to `lines` [room]. Returns the size of the lines. `x` is NULL if the head of the
+    // request could not be parsed. own_headers NULL: no such headers.
     size_t (*own_headers)(const struct http_exchange *x, char *lines, size_t room);
 };
 
@@ -88,19 +93,19 @@ struct http_server_options {
 // is absent. The error message names the address or file.
 enum status http_server_open(const struct http_server_options *options, struct http_server **server_p);
 int http_server_port(const struct http_server *server);
-// Releases the port and closes idle connections. Responses begun from now on close their connections.
+// Releases the port and closes idle connections. Every response that starts later closes its connection.
 void http_server_stop_accepting(struct http_server *server);
-// Waits up to grace_ms for open exchanges, then disconnects. When it returns every on_close has run. Exchanges that are
-// still referenced stay valid. Must not be called from a handler. NULL is allowed.
+// Waits up to grace_ms for open exchanges, then disconnects their clients. When it returns every on_close has run.
+// Exchanges that are still referenced stay valid. Must not be called from a handler. NULL is allowed.
 void http_server_close(struct http_server *server, int grace_ms);
 // Reads changed TLS files now and logs the changes, instead of at the next new connection. Any thread.
 void http_server_reload(struct http_server *server);
 enum { HTTP_STATUS_CLASSES = 6 };
 struct http_server_status {
-    int64_t connections, exchanges;          // open ones
-    size_t unread_bytes, body_bytes;         // of responses, not taken by sockets yet; of all bodies and heads
+    int64_t connections, exchanges;          // open at present
+    size_t unread_bytes, body_bytes;         // response bytes that sockets have not accepted; bytes of bodies and heads
     uint64_t accepted, refused;              // connections so far
-    uint64_t requests;                       // with a whole head, so far
+    uint64_t requests;                       // requests so far whose head was complete
     uint64_t responses[HTTP_STATUS_CLASSES]; // by the first digit of the status
     uint64_t received_bytes, sent_bytes;     // of heads and bodies, without TLS
     uint64_t handshakes_failed;              // TLS handshakes
@@ -114,20 +119,18 @@ void http_set_user(struct http_exchange *x, void *user);
 void *http_user(const struct http_exchange *x);
 const char *http_method(const struct http_exchange *x);
 const char *http_path(const struct http_exchange *x);                     // decoded, without the query
-const char *http_query(const struct http_exchange *x, const char *name);  // a decoded query parameter; NULL: not given
-const char *http_header(const struct http_exchange *x, const char *name); // in any case; the first one; NULL: none
+const char *http_header(const struct http_exchange *x, const char *name); // the first, in any letter case; NULL: none
 void http_prove(struct http_exchange *x); // call it in on_head: the client has shown a key
 // Returns the next header of this name. `value` is the result of http_header() or of the previous call. NULL: no
 // further header.
 const char *http_header_after(const struct http_exchange *x, const char *name, const char *value);
-const char *http_peer(const struct http_exchange *x);                 // "127.0.0.1:4711"
 const char *http_body(const struct http_exchange *x, size_t *size_p); // NUL-terminated; valid from on_request on
 void http_body_free(struct http_exchange *x); // call it after parsing: until then the body counts in max_bodies_bytes
 void http_ref(struct http_exchange *x);
 void http_unref(struct http_exchange *x);
 
-// --- the response. After the exchange has closed, or its response was begun or ended before, these functions do
-// nothing. HEAD is answered like GET; the server leaves the body out.
+// --- the response. After the exchange has closed, these functions do nothing. Starting a response twice, or sending
+// after its end, has no effect either. HEAD is answered like GET; the server leaves the body out.
 
 // Adds a header. Must be called before the response starts. Replaces control characters by blanks.
 void http_add_header(struct http_exchange *x, const char *name, const char *value);

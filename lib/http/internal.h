@@ -14,39 +14,39 @@
 #include "lib/base/address.h"
 #include "lib/base/address_counts.h"
 #include "lib/base/peer_budget.h"
+#include "lib/base/tls_server.h"
 #include "lib/http/buffer.h"
 #include "lib/http/http.h"
 #include "lib/http/parse.h"
 #include "lib/http/timers.h"
 
 enum {
-    HTTP_IN_BYTES = 65536,       // bytes read at once
-    HTTP_AHEAD_BYTES = 4096,     // bytes of further requests that are read while a request waits for its response
+    HTTP_IN_BYTES = 65536,       // bytes of one read
+    HTTP_AHEAD_BYTES = 4096,     // bytes of pipelined requests that are read while a request waits for its response
     HTTP_TURN_BYTES = 256 << 10, // bytes read or written for one connection before the next connection's turn
     HTTP_TURN_REQUESTS = 16,
-    HTTP_READ_MIN_COST = 256,     // bytes that a read counts at least: a TLS record may carry a single byte
+    HTTP_READ_MIN_COST = 256,     // a read counts as at least these bytes: a TLS record may carry a single byte
     HTTP_TURN_EMPTY_RECORDS = 32, // limit of TLS records without data in one turn; above it the connection is closed
     HTTP_LINGER_MS = 2000,
     HTTP_CONNECTION_BYTES = 4 << 10, // memory of an idle connection
     HTTP_TLS_BYTES = 32 << 10,       // additional memory of a TLS connection
-    HTTP_PEER_BYTES = INET6_ADDRSTRLEN + 8,
 };
 
-// A connection's state names the next thing it waits for: the end of the TLS handshake, of a head, of a body, of the
-// response (HANDLING: from the handler, FLUSHING: by the client), or the client's FIN.
+// A connection's state names what it waits for: the end of the TLS handshake, of a head or of a body; the handler's
+// response (HANDLING); the client, which must read the response (FLUSHING); or the client's FIN (LINGER).
 enum connection_state { HTTP_HANDSHAKE, HTTP_HEAD, HTTP_BODY, HTTP_HANDLING, HTTP_FLUSHING, HTTP_LINGER, HTTP_CLOSED };
 
 struct connection {
     struct http_loop *loop;
     struct connection *next, **link;           // in the loop's list of connections
-    struct connection *next_ready;             // in the loop's list of ready connections, later of dead connections
+    struct connection *next_ready;             // links the loop's list of ready connections, later that of dead ones
     struct connection *less_idle, **idle_link; // list of idle connections; idle_link NULL: not in the list
     struct http_timer timer;
     int64_t opened_us;
     SSL *ssl; // NULL: plain
     struct http_exchange *exchange;
     struct http_buffer in;     // bytes of the next request, not yet parsed
-    struct http_buffer tls_in; // bytes of the socket that OpenSSL has not asked for
+    struct http_buffer tls_in; // bytes read from the socket that OpenSSL has not asked for
     size_t in_charge;          // bytes of `in` and `tls_in` that are counted in server->body_bytes
     struct http_buffer out;    // bytes of the response that go to the socket next
     struct http_scan scan;
@@ -58,14 +58,14 @@ struct connection {
     int fd;
     struct peer peer; // accounts the memory that the connection holds
     struct in6_addr address;
-    uint16_t port;
     uint8_t state;           // enum connection_state
-    bool readable, writable; // the socket may have bytes to read, room for bytes to write
-    // TLS: a read that must write first waits for room, or a write that must read first waits for bytes, until the
-    // socket's event. An incomplete handshake message, such as a new key, blocks both directions.
+    bool readable, writable; // the socket may have bytes to read; may have room to write
+    // TLS may have to write before it can read, and to read before it can write. So a read waits until the socket has
+    // room, or a write waits until it has bytes. An incomplete handshake message, such as a new key, blocks both
+    // directions.
     bool read_awaits_room, write_awaits_bytes;
-    bool shaking;          // its handshake has the address's place in loop->handshaking
-    bool awaits_handshake; // waits for the handshake of another connection of its address
+    bool shaking;          // its handshake is counted in loop->handshaking
+    bool awaits_handshake; // waits until another connection of its address ends its handshake
     bool drained;          // TLS: the socket has no bytes until the next event
     bool peer_closed;      // the client has closed its sending side
     bool broken;           // the socket has failed
@@ -86,10 +86,10 @@ struct http_exchange {
     bool started, ended;      // the response has started, has ended
     bool chunked;             // the response is chunked
     bool no_body;             // the response has no body (HEAD, 204)
-    bool closed;              // on_close is due or has run; loop and server may be gone
+    bool closed;              // on_close has run or is about to run; loop and server may be gone
     bool abandoned;
     bool queued;
-    bool complete;                     // the request is complete: the connection can serve another one
+    bool complete;                     // the whole request was received, so the connection can serve another one
     bool close;                        // the response tells the client that the connection closes
     size_t body_charge;                // bytes counted in server->body_bytes
     struct http_exchange *next_queued; // guarded by the loop's lock
@@ -102,8 +102,7 @@ struct http_exchange {
     bool notify; // a handler was called, so on_close must be called
     void *context, *user;
     struct http_head head;
-    const char *peer;
-    char texts[]; // texts of the head, then of the peer
+    char texts[]; // of the head
 };
 
 struct http_loop {
@@ -112,15 +111,16 @@ struct http_loop {
     int epoll_fd, event_fd;
     int spare_fd; // freed to accept and refuse a connection when the process has no descriptor left; -1: none
     bool listening;
-    int64_t now_us, listen_again_us;    // INT64_MAX: no pause
-    struct address_counts *handshaking; // addresses with a handshake, at most one each; NULL: no bound
+    int64_t now_us, listen_again_us;    // listen_again_us: end of a pause in listening; INT64_MAX: no pause
+    struct address_counts *handshaking; // counts handshakes, at most one per address; NULL: no bound
     int n_awaiting;                     // connections with awaits_handshake
     struct http_timers timers;
     struct connection *connections, *ready, *dead;
-    struct connection *idle, **idle_end; // await the first byte of a request, the longest idle one first
-    char *in;                            // [HTTP_IN_BYTES]
-    char *texts;                         // [HTTP_TEXT_ROOM(max_head_bytes)]
-    char *tls_in;                        // [HTTP_IN_BYTES] TLS bytes of the connection whose turn it is; NULL: plain
+    struct connection *shaking, **shaking_end; // connections with events of their handshake, oldest first
+    struct connection *idle, **idle_end;       // connections that await the first byte of a request, longest idle first
+    char *in;                                  // [HTTP_IN_BYTES]
+    char *texts;                               // [HTTP_TEXT_ROOM(max_head_bytes)]
+    char *tls_in; // [HTTP_IN_BYTES] TLS bytes of the connection whose turn it is; NULL: plain
     size_t tls_from, tls_to;
     pthread_mutex_t lock; // guards the queue
     struct http_exchange *queue, **queue_end;
@@ -129,7 +129,7 @@ struct http_loop {
 struct http_server {
     struct http_server_options o;
     int listeners[ADDRESS_SOCKETS_MAX], n_listeners, port;
-    struct http_tls *tls;             // NULL: plain
+    struct tls_server *tls;           // NULL: plain
     struct address_counts *addresses; // NULL: no bound
     atomic_bool stopping, closing;
     atomic_int connections, exchanges;
@@ -140,7 +140,7 @@ struct http_server {
     struct http_loop *loops; // [o.threads]
     int n_loops;
     pthread_mutex_t lock;
-    pthread_cond_t idle; // with `lock`: exchanges became 0 while stopping
+    pthread_cond_t idle; // with `lock`: signalled when `exchanges` becomes 0 while stopping
 };
 
 // --- loop.c
@@ -167,15 +167,8 @@ int socket_handshake(struct connection *c); // 0: done
 void socket_shutdown(struct connection *c); // shuts the sending side
 void socket_close(struct connection *c, bool reset);
 
-// --- tls.c
-enum status http_tls_open(const struct http_tls_files *files, int64_t check_ms, struct http_tls **tls_p);
-SSL *http_tls_accept(struct http_tls *tls, struct connection *c); // reads changed files first; NULL: no memory
-void http_tls_reload(struct http_tls *tls);                       // reads changed files now
-void http_tls_close(struct http_tls *tls);                        // NULL is allowed
-
 // --- tls_bio.c
-BIO_METHOD *tls_bio_method_create(void); // BIO_meth_free(); NULL: no memory
-bool tls_bio_attach(SSL *ssl, const BIO_METHOD *method, struct connection *c);
+SSL *tls_bio_accept(struct connection *c);      // for a handshake; the caller SSL_free()s it; NULL: no memory
 bool tls_bio_empty(const struct connection *c); // true if no bytes come until the socket's next event
 void tls_bio_end_turn(struct connection *c);    // call it before another connection has its turn
 
@@ -185,7 +178,7 @@ void exchange_set_complete(struct http_exchange *x, bool *started_p);
 bool exchange_is_started(struct http_exchange *x);
 // Moves the header lines that on_head added to `extra`.
 void exchange_take_headers(struct http_exchange *x, struct http_buffer *extra);
-// Moves the response so far to the connection. Returns false if the exchange was abandoned.
+// Moves the response bytes so far to the connection. Returns false if the exchange was abandoned.
 bool exchange_take_output(struct http_exchange *x, struct connection *c);
 // Adds `more` to the counts of unread bytes. A negative number, cast to size_t, subtracts.
 void exchange_count_unread(struct http_exchange *x, size_t more);
@@ -204,4 +197,3 @@ struct response_head {
 void response_head_write(struct http_buffer *out, const struct response_head *head);
 bool response_has_body(int status);
 void response_count(struct http_server *server, int status);
-const char *response_reason(int status);

@@ -20,7 +20,7 @@
 
 enum { EVENTS = 256, ACCEPTS_PER_TURN = 32, LISTEN_PAUSE_US = 100000, REFUSED_LOG_US = 10000000 };
 
-static _Thread_local struct http_loop *own_loop; // of this thread
+static _Thread_local struct http_loop *own_loop; // the loop that runs in this thread, or NULL
 
 // --- the queue
 
@@ -74,16 +74,31 @@ void http_loop_ready(struct http_loop *loop, struct connection *c)
 {
     if (c->is_ready) return;
     c->is_ready = true;
-    c->next_ready = loop->ready;
-    loop->ready = c;
+    if (c->state == HTTP_HANDSHAKE) {
+        c->next_ready = NULL;
+        *loop->shaking_end = c;
+        loop->shaking_end = &c->next_ready;
+    } else {
+        c->next_ready = loop->ready;
+        loop->ready = c;
+    }
 }
 
 // Frees the connection later: events of this batch and the list of ready connections may still point to it.
 void http_loop_bury(struct http_loop *loop, struct connection *c)
 {
-    if (c->is_ready) return; // run_ready() buries it
+    if (c->is_ready) return; // ready_turn() buries it
     c->next_ready = loop->dead;
     loop->dead = c;
+}
+
+static void ready_turn(struct http_loop *loop, struct connection *c)
+{
+    c->is_ready = false;
+    if (c->state == HTTP_CLOSED)
+        http_loop_bury(loop, c);
+    else
+        connection_turn(c);
 }
 
 static void run_ready(struct http_loop *loop)
@@ -92,11 +107,19 @@ static void run_ready(struct http_loop *loop)
     loop->ready = NULL;
     for (; c; c = next) {
         next = c->next_ready;
-        c->is_ready = false;
-        if (c->state == HTTP_CLOSED)
-            http_loop_bury(loop, c);
-        else
-            connection_turn(c);
+        ready_turn(loop, c);
+    }
+}
+
+// Continues one handshake. A handshake takes as long as several requests, so open connections go first in each turn.
+static void run_handshake(struct http_loop *loop)
+{
+    for (bool closed = true; loop->shaking && closed;) {
+        struct connection *c = loop->shaking;
+        loop->shaking = c->next_ready;
+        if (!loop->shaking) loop->shaking_end = &loop->shaking;
+        closed = c->state == HTTP_CLOSED;
+        ready_turn(loop, c);
     }
 }
 
@@ -197,7 +220,7 @@ static void accept_one(struct http_loop *loop, int fd, const struct sockaddr_sto
     struct sockaddr_in6 address = address_to_ipv6(from);
     const char *refusal = admit(loop, &address.sin6_addr);
     if (refusal) {
-        count_refused(server, refusal); // before the client can see it
+        count_refused(server, refusal); // before the client can see the refusal
         close(fd);
         return;
     }
@@ -230,7 +253,7 @@ static int wait_ms(struct http_loop *loop)
     pthread_mutex_lock(&loop->lock);
     bool queued = loop->queue != NULL;
     pthread_mutex_unlock(&loop->lock);
-    if (queued || loop->ready) return 0;
+    if (queued || loop->ready || loop->shaking) return 0;
     int64_t until_us = http_timers_next_us(&loop->timers);
     if (loop->listen_again_us < until_us) until_us = loop->listen_again_us;
     if (until_us == INT64_MAX) return -1;
@@ -264,6 +287,7 @@ static void run_once(struct http_loop *loop, struct epoll_event events[EVENTS])
     }
     run_ready(loop);
     run_queue(loop);
+    run_handshake(loop);
     for (struct http_timer *t; (t = http_timers_expire(&loop->timers, loop->now_us));)
         connection_expire((struct connection *)((char *)t - offsetof(struct connection, timer)));
     if (atomic_load(&server->stopping)) {
@@ -280,6 +304,8 @@ static void disconnect_all(struct http_loop *loop)
         connection_close(loop->connections);
     run_ready(loop);
     run_queue(loop);
+    while (loop->shaking)
+        run_handshake(loop);
     free_dead(loop);
 }
 
@@ -297,7 +323,7 @@ static void *loop_main(void *argument)
 
 static enum status start_thread(struct http_loop *loop)
 {
-    // Blocks SIGPIPE, too, because OpenSSL writes with write(2).
+    // thread_create() blocks SIGPIPE, too, which OpenSSL's write(2) can raise.
     int error = thread_create(&loop->thread, loop_main, loop);
     if (error) return status_fail(STATUS_INTERNAL, "cannot start a thread: %s", strerror(error));
     pthread_setname_np(loop->thread, "http");
@@ -321,6 +347,7 @@ enum status http_loop_open(struct http_loop *loop, struct http_server *server)
     *loop = (struct http_loop){.server = server, .now_us = clock_now_us()};
     loop->queue_end = &loop->queue;
     loop->idle_end = &loop->idle;
+    loop->shaking_end = &loop->shaking;
     pthread_mutex_init(&loop->lock, NULL);
     http_timers_init(&loop->timers, loop->now_us);
     loop->handshaking = address_counts_open(server->o.max_connections_per_address ? 1 : 0);

@@ -78,42 +78,31 @@ static size_t add_text(struct reader *r, const char *text, size_t size)
     return at;
 }
 
-// Adds a text with its %XX decoded. Returns false for an invalid %XX or %00.
-static bool add_decoded(struct reader *r, const char *text, size_t size, bool plus_is_blank)
+// Returns the character of the %XX at `at`, or 0 for an invalid %XX and for %00.
+static char escape_read(const char *at, const char *end)
+{
+    int high = end - at > 2 ? hex_value(at[1]) : -1, low = end - at > 2 ? hex_value(at[2]) : -1;
+    return high < 0 || low < 0 ? 0 : (char)(16 * high + low);
+}
+
+// Adds the path with its %XX decoded. Returns false if one of them is invalid.
+static bool add_path(struct reader *r, const char *at, const char *end)
 {
     char *out = r->texts + r->head->text_size, *start = out;
-    for (size_t i = 0; i < size; i++) {
-        char c = text[i];
-        if (c == '%') {
-            int high = i + 2 < size ? hex_value(text[i + 1]) : -1, low = i + 2 < size ? hex_value(text[i + 2]) : -1;
-            if (high < 0 || low < 0 || high + low == 0) return false;
-            c = (char)(16 * high + low);
-            i += 2;
-        } else if (c == '+' && plus_is_blank) {
-            c = ' ';
-        }
-        *out++ = c;
+    for (; at < end; at++) {
+        *out = *at == '%' ? escape_read(at, end) : *at;
+        if (!*out++) return false;
+        if (*at == '%') at += 2;
     }
     *out++ = '\0';
     r->head->text_size += (size_t)(out - start);
     return true;
 }
 
-static bool add_query(struct reader *r, const char *at, const char *end)
+static bool query_is_sound(const char *at, const char *end)
 {
-    r->head->query = r->head->text_size;
-    while (at < end) {
-        const char *next = memchr(at, '&', (size_t)(end - at));
-        const char *stop = next ? next : end;
-        const char *equals = memchr(at, '=', (size_t)(stop - at));
-        const char *name_end = equals ? equals : stop, *value = equals ? equals + 1 : stop;
-        if (name_end > at) { // an empty name would end the list
-            if (!add_decoded(r, at, (size_t)(name_end - at), true)) return false;
-            if (!add_decoded(r, value, (size_t)(stop - value), true)) return false;
-        }
-        at = next ? next + 1 : end;
-    }
-    add_text(r, "", 0);
+    for (; at < end; at++)
+        if (*at == '%' && !escape_read(at, end)) return false;
     return true;
 }
 
@@ -135,9 +124,9 @@ static int parse_target(struct reader *r, const char *at, const char *end)
     const char *path_end = query ? query : end;
     if (path_end == at)
         add_text(r, "/", 1);
-    else if (!add_decoded(r, at, (size_t)(path_end - at), false))
+    else if (!add_path(r, at, path_end))
         return refuse(r, 400, "the path contains a '%' that is not followed by the two hex digits of a character");
-    if (!add_query(r, query ? query + 1 : end, end))
+    if (query && !query_is_sound(query, end))
         return refuse(r, 400, "the query contains a '%' that is not followed by the two hex digits of a character");
     return 0;
 }
@@ -287,11 +276,11 @@ int http_parse_head(const char *bytes, size_t size, char *texts, struct http_hea
     return status;
 }
 
-const char *http_pair(const char *pairs, const char *name, bool any_case)
+const char *http_pair(const char *pairs, const char *name)
 {
     while (*pairs) {
         const char *value = pairs + strlen(pairs) + 1;
-        if (any_case ? strcasecmp(pairs, name) == 0 : strcmp(pairs, name) == 0) return value;
+        if (strcasecmp(pairs, name) == 0) return value;
         pairs = value + strlen(value) + 1;
     }
     return NULL;
@@ -306,7 +295,7 @@ enum {
     CHUNK_DATA,
     CHUNK_DATA_CR,
     CHUNK_DATA_LF,
-    TRAILER_START, // of a line
+    TRAILER_START, // start of a trailer's line
     TRAILER,
     TRAILER_LF,
     LAST_LF,

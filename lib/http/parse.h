@@ -32,8 +32,7 @@ enum http_parse http_scan_head(struct http_scan *scan, const char *bytes, size_t
 // Texts are offsets into the array of texts that http_parse_head wrote; each text ends with a NUL.
 struct http_head {
     size_t method;
-    size_t path;      // decoded, without the query
-    size_t query;     // pairs of a name and a value, decoded; an empty name ends them
+    size_t path;      // decoded, without the query, which is checked and dropped
     size_t fields;    // pairs of a name and a value; an empty name ends them
     size_t text_size; // size of all texts
     bool http_1_0;
@@ -44,19 +43,19 @@ struct http_head {
     uint64_t content_length;
 };
 
-// Room that the texts of a head of `size` bytes may need.
-#define HTTP_TEXT_ROOM(size) (2 * (size) + 16)
+// Room that the texts of a head of `size` bytes may need. The NUL of each text replaces a separator.
+#define HTTP_TEXT_ROOM(size) ((size) + 16)
 
 // Parses a whole head, the final empty line included. `texts` has room for HTTP_TEXT_ROOM(size) bytes. Returns 0, or
-// the HTTP status of the refusal (400, 417, 431, 501, 505). *sentence_p then says why.
+// the HTTP status of a refusal (400, 417, 431, 501, 505), with the reason in *sentence_p.
 int http_parse_head(const char *bytes, size_t size, char *texts, struct http_head *head, const char **sentence_p);
 
-// Returns the value for `name` in a list of pairs, or NULL. any_case: names are compared without regard to case.
-const char *http_pair(const char *pairs, const char *name, bool any_case);
+// Returns the value for `name`, in upper or lower case, in a list of pairs. NULL: there is none.
+const char *http_pair(const char *pairs, const char *name);
 
 // --- a chunked body
 
-enum { HTTP_EXTENSIONS_MAX = 4096, HTTP_TRAILERS_MAX = 8192 }; // bytes of one body
+enum { HTTP_EXTENSIONS_MAX = 4096, HTTP_TRAILERS_MAX = 8192 }; // limits in bytes for one body
 
 // State of reading a chunked body. Zero it for every body.
 struct http_chunks {

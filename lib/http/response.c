@@ -5,7 +5,7 @@
 
 #include "lib/http/internal.h"
 
-const char *response_reason(int status)
+static const char *response_reason(int status)
 {
     static const struct {
         int status;

@@ -14,7 +14,7 @@
 #include "lib/http/internal.h"
 
 enum { KEEPALIVE_S = 30, NOTSENT_BYTES = 16384 };
-enum { BODY_BYTES = 64 << 20, BODIES = 4 }; // defaults: the largest body, and how many of them at once
+enum { BODY_BYTES = 64 << 20, BODIES = 4 }; // defaults: max_body_bytes, and max_bodies_bytes in units of it
 
 static size_t all_bodies(size_t max_body_bytes)
 {
@@ -68,7 +68,7 @@ static void free_server(struct http_server *s)
 {
     for (int i = 0; i < s->n_listeners; i++)
         close(s->listeners[i]);
-    http_tls_close(s->tls);
+    tls_server_free(s->tls);
     address_counts_close(s->addresses);
     pthread_mutex_destroy(&s->lock);
     pthread_cond_destroy(&s->idle);
@@ -83,9 +83,17 @@ static void close_loops(struct http_server *s)
         http_loop_close(&s->loops[i]);
 }
 
+static enum status open_tls(struct http_server *s)
+{
+    const struct http_tls_files *files = s->o.tls;
+    const struct tls_server_options tls = {files->cert, files->key, files->client_ca, "\x08http/1.1",
+                                           1000 * (int64_t)s->o.tls_check_ms};
+    return tls_server_open(&tls, &s->tls);
+}
+
 static enum status start(struct http_server *s)
 {
-    if (s->o.tls) TRY(http_tls_open(s->o.tls, s->o.tls_check_ms, &s->tls));
+    if (s->o.tls) TRY(open_tls(s));
     TRY(open_listeners(s));
     while (s->n_loops < s->o.threads) {
         TRY(http_loop_open(&s->loops[s->n_loops], s));
@@ -96,7 +104,7 @@ static enum status start(struct http_server *s)
 
 void http_server_reload(struct http_server *server)
 {
-    if (server->tls) http_tls_reload(server->tls);
+    if (server->tls) tls_server_reload(server->tls);
 }
 
 enum status http_server_open(const struct http_server_options *options, struct http_server **server_p)

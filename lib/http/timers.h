@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A timing wheel (Varghese and Lauck, SOSP 1987): one timer for each connection, all operations in constant time.
-// Extending a timer only stores the new time. The wheel checks it again when the old time comes. Zero a timer to
+// Extending a timer only stores the new time; the wheel checks the timer again at the old time. Zero a timer to
 // initialise it. One thread.
 #pragma once
 
@@ -26,4 +26,4 @@ void http_timer_set(struct http_timers *timers, struct http_timer *timer, int64_
 void http_timer_remove(struct http_timer *timer);
 // Clears and returns a timer that is due, or returns NULL.
 struct http_timer *http_timers_expire(struct http_timers *timers, int64_t now_us);
-int64_t http_timers_next_us(struct http_timers *timers); // time of the next look; INT64_MAX: no timer is set
+int64_t http_timers_next_us(struct http_timers *timers); // when to call expire next; INT64_MAX: no timer is set

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Connects OpenSSL to the socket of a TLS connection. OpenSSL asks for the 5 bytes of a record's head, then for its
 // body, then for the next head. That would take one recv(2) for each part, and a last recv(2) that finds no bytes. Here
-// a single recv(2) takes all bytes of the socket.
+// a single recv(2) reads all bytes of the socket.
 //
 // The bytes go to the loop's buffer, because a turn of a connection usually uses all of them. Bytes left at the end
 // of the turn are kept with the connection.
 #include <errno.h>
 #include <openssl/bio.h>
+#include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -80,24 +81,38 @@ static long bio_control(BIO *bio, int command, long number, void *pointer)
     return command == BIO_CTRL_FLUSH; // nothing is buffered
 }
 
-BIO_METHOD *tls_bio_method_create(void)
+static BIO_METHOD *bio_method;
+
+static void bio_method_create(void)
 {
-    BIO_METHOD *method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "connection");
-    if (!method) return NULL;
-    BIO_meth_set_read(method, bio_read);
-    BIO_meth_set_write(method, bio_write);
-    BIO_meth_set_ctrl(method, bio_control);
-    return method;
+    bio_method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "connection");
+    if (!bio_method) return;
+    BIO_meth_set_read(bio_method, bio_read);
+    BIO_meth_set_write(bio_method, bio_write);
+    BIO_meth_set_ctrl(bio_method, bio_control);
 }
 
-bool tls_bio_attach(SSL *ssl, const BIO_METHOD *method, struct connection *c)
+static bool attach(SSL *ssl, struct connection *c)
 {
-    BIO *bio = BIO_new(method);
+    static pthread_once_t once = PTHREAD_ONCE_INIT; // the method lives as long as the process
+    pthread_once(&once, bio_method_create);
+    BIO *bio = bio_method ? BIO_new(bio_method) : NULL;
     if (!bio) return false;
     BIO_set_data(bio, c);
     BIO_set_init(bio, 1);
-    SSL_set_bio(ssl, bio, bio); // takes it over
+    SSL_set_bio(ssl, bio, bio); // takes ownership
     return true;
+}
+
+SSL *tls_bio_accept(struct connection *c)
+{
+    SSL *ssl = tls_server_accept(c->loop->server->tls);
+    if (ssl && attach(ssl, c)) {
+        SSL_clear_mode(ssl, SSL_MODE_AUTO_RETRY); // see read_input() in connection.c
+        return ssl;
+    }
+    SSL_free(ssl);
+    return NULL;
 }
 
 bool tls_bio_empty(const struct connection *c)

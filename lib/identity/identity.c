@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// See identity.h. A ring has the keys of the file as last read: a table of principals by hash. Principals move from
-// ring to ring by id and tenant, and keep the use of their limits.
+// See identity.h. A ring holds the keys of the file as last read: a table of principals by the hash of their key. When
+// the file is read again, a principal with the same id and tenant moves to the new ring and keeps the use of its
+// limits.
 #include "lib/identity/identity.h"
 
 #include <openssl/crypto.h>
@@ -41,9 +42,9 @@ struct identity {
     char *path;
     pthread_mutex_t mutex; // guards the members below, and the hashes of all principals
     struct ring ring;
-    bool reading;            // a thread is looking at the file
-    int64_t looked_us;       // time of the last look
-    struct file_stamp stamp; // of the file that was read last, usable or not
+    bool reading;            // a thread is checking the file
+    int64_t looked_us;       // time of the last check
+    struct file_stamp stamp; // version of the file that was read last, usable or not
 };
 
 // --- principals
@@ -281,8 +282,8 @@ static void ring_replace(struct identity *identity, const struct key_file *file)
     ring_fini(&before);
 }
 
-// Logs changes of keys. Only the thread that looks at the file changes the ring, so this thread may read it without the
-// mutex.
+// Logs changes of keys. Only the thread that checks the file changes the ring, so this thread may read the ring without
+// the mutex.
 static void log_changes(const struct identity *identity, const struct key_file *file)
 {
     size_t n = 0;
@@ -297,7 +298,7 @@ static void log_changes(const struct identity *identity, const struct key_file *
     free(before);
 }
 
-// Returns true if it is time to look at the file. Only one thread looks, without the mutex, and other threads go on
+// Returns true if the calling thread must check the file now. It checks without the mutex, and other threads continue
 // with the old keys.
 static bool look_begin(struct identity *identity, int64_t interval_us, struct file_stamp *stamp_p)
 {
@@ -368,7 +369,7 @@ void identity_close(struct identity *identity)
 
 // --- authentication
 
-enum { KEY_BYTES_MAX = 256 }; // limit also for keys that were not made here
+enum { KEY_BYTES_MAX = 256 }; // also limits keys that this program did not make
 
 // Returns the principal of a key with a reference, or NULL if the key is unknown.
 static struct principal *find(struct identity *identity, const char *key, size_t size)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Identifies callers by the API keys of a file (key_file.h), which is read again when it changes, and applies the
-// limits of each key (limits.h). Knows nothing of protocols.
+// Identifies callers by the API keys of a file (key_file.h) and applies the limits of each key (limits.h). Reads the
+// file again when it changes. Does not depend on a protocol.
 //
 // Any thread. Calls do not block, except that the thread that notices a changed file reads it. No log line and no error
 // message contains a key.
@@ -13,7 +13,7 @@
 #include "lib/identity/limits.h"
 
 struct identity;
-struct principal; // a key and the use of its limits; reference-counted, even after the key is removed
+struct principal; // a key and the use of its limits; reference-counted, so it can outlive the removal of its key
 
 // Returns INVALID or NOT_FOUND if the file cannot be used.
 enum status identity_open(const char *path, struct identity **identity_p);
@@ -24,8 +24,8 @@ void identity_reload(struct identity *identity);
 
 // Find the principal of a key, with a reference for the caller. identity_authenticate() takes the value of an
 // authorization header, "Bearer KEY", and identity_authenticate_key() takes KEY. NULL means that the client sent no
-// key. Return UNAUTHENTICATED for a missing or wrong key. They look for a changed file at most once a second and read
-// it first. A file with an error is logged once, and the old keys stay in use.
+// key. Return UNAUTHENTICATED for a missing or wrong key. They check the file for changes at most once a second, and
+// read a changed file first. A file with an error is logged once, and the old keys stay in use.
 enum status identity_authenticate(struct identity *identity, const char *authorization, struct principal **principal_p);
 enum status identity_authenticate_key(struct identity *identity, const char *key, struct principal **principal_p);
 
@@ -39,20 +39,20 @@ bool principal_is_operator(struct principal *p);
 // meanwhile, DENIED if it is no longer an operator's key.
 enum status principal_check_operator(struct principal *p);
 
-// Returns DENIED if a request names another tenant than the key's (an empty name is allowed), or a higher priority than
-// the key may have.
+// Returns DENIED if a request names a tenant that is not the key's (an empty name is allowed), or a priority above the
+// key's limit.
 enum status principal_check(struct principal *p, const char *tenant, int32_t priority);
 
 // Admits a request. UNAUTHENTICATED: the key has expired or was revoked after the call was authenticated, which may be
 // long ago. KEY_LIMIT: a limit is used up; *retry_us_p is the time until a request may start again, or 0 if unknown.
 enum status identity_admit(struct principal *p, int64_t *retry_us_p);
-// Admits a call without a model's work, such as tokenising. It counts as a request, but identity_end() is not called
+// Admits a call that runs no model, such as tokenising. The call counts as a request, but identity_end() is not called
 // for it.
 enum status identity_admit_call(struct principal *p, int64_t *retry_us_p);
-// Charges all requests of a message after it was read. The message was admitted as one request. See limits_reserve().
-// Returns KEY_LIMIT or DENIED.
+// Charges all requests of a message once it has been read. Before, the message was admitted as one request. See
+// limits_reserve(). Returns KEY_LIMIT or DENIED.
 enum status identity_reserve(struct principal *p, const struct limits_need *need, int64_t *retry_us_p);
-// Ends an admitted request; called once for each. See limits_end().
+// Ends an admitted request. Call it once for each. See limits_end().
 void identity_end(struct principal *p, double reserved, double tokens);
 
 // Returns the salt of a tenant's prefix caches, the same in every process. Never 0, which means no salt. The salt is

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See key_file.h. Changes the file: the new text is written to a file next to it, checked, made durable and renamed
-// over it. So a reader finds the old file or the new one.
+// See key_file.h. Changes the file: the new text is written to a new file in the same folder, checked, synced and
+// renamed over the old file. So a reader finds the old file or the new file.
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -5,8 +5,8 @@
 //
 //   prod-1 sha256:9f86d0...0f00a08 acme priority=2 requests_per_minute=600 tokens_per_day=5000000 expires=2027-01-31
 //
-// A key has 256 random bits, so one SHA-256 of it is enough: finding a key from its hash takes 2^256 guesses. Password
-// hashes are slow and salted because passwords can be guessed and are used twice. Keys are random and used once.
+// A key has 256 random bits, so one SHA-256 of it is enough: finding a key from its hash takes 2^256 guesses. Passwords
+// need slow and salted hashes because they can be guessed and are reused. Keys are random and not reused.
 //
 // Thread-safe. A process that edits the file needs key_file_lock().
 #pragma once
@@ -60,7 +60,8 @@ enum status key_file_read(const char *path, struct key_file *file_p, bool *expos
 // Sets id and tenant. Returns INVALID unless both are short enough and have only the characters that struct api_key
 // allows.
 enum status api_key_name(struct api_key *key, const char *id, const char *tenant);
-// Sets one name and value of a line in the key, such as "expires" and "2027-01-31". Returns INVALID with the reason.
+// Sets one field of the key from its name and value in the file, such as "expires" and "2027-01-31". Returns INVALID
+// with the reason.
 enum status api_key_set(struct api_key *key, const char *name, const char *value);
 
 // --- edits, for programs that change the file
@@ -70,7 +71,7 @@ enum status api_key_set(struct api_key *key, const char *name, const char *value
 enum status key_file_lock(const char *path, bool create, int *fd_p);
 void key_file_unlock(int fd);
 
-// Change one line: write a new file and rename it over the locked file. The other lines stay. EXISTS: the id or the
+// Change one line: write a new file and rename it over the locked file. All other lines stay. EXISTS: the id or the
 // hash is taken. NOT_FOUND: there is no such id.
 enum status key_file_add(const char *path, int fd, const struct api_key *key);
 enum status key_file_revoke(const char *path, int fd, const char *id);

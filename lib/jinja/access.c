@@ -64,7 +64,7 @@ static bool loop_member(struct run *run, const struct loop *loop, const struct s
     return true;
 }
 
-// Finds attributes of Python's objects, which go before the elements of a dict.
+// Finds attributes of Python's objects, which take precedence over the elements of a dict.
 static bool object_member(struct run *run, struct value v, const struct string *name, const struct method_row *row,
                           struct value *value_p)
 {

@@ -12,8 +12,8 @@
 
 bool argument_given(struct value v); // true if it is neither missing nor None
 
-// Returns the attribute "a.b.0" of an element, or `otherwise` if it is undefined. Returns the element itself if there
-// is no path.
+// Returns the attribute of an element at `path`, such as "a.b.0", or `otherwise` if the attribute is undefined. Returns
+// the element itself if there is no path.
 struct value item_path(struct run *run, struct value item, struct value path, struct value otherwise);
 // Converts strings to lower case unless `sensitive`.
 struct value fold_case(struct run *run, struct value v, bool sensitive);

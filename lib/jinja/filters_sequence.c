@@ -104,7 +104,7 @@ static struct value filter_sort(struct run *run, struct call *call)
 {
     struct list *items = value_items(run, call->self);
     struct value *keys = keys_of(run, items, call->at[2], call_flag(run, call, 1));
-    for (size_t i = 0; i < items->n; i++) { // Jinja compares lists, so equal keys need no order of their own
+    for (size_t i = 0; i < items->n; i++) { // Jinja puts each key into a list: equal keys are then never ordered
         struct list *key = list_new(run, 1);
         list_add(run, key, keys[i]);
         keys[i] = value_list(key);

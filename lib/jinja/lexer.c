@@ -274,7 +274,7 @@ static void read_code(struct lexer *lx, bool block)
 
 static void skip_comment(struct lexer *lx, size_t from)
 {
-    if (from >= lx->n) { // nothing follows, and Jinja does not ask for the end
+    if (from >= lx->n) { // the source ends here, and Jinja then accepts that the end tag is missing
         lx->at = lx->n;
         return;
     }
@@ -303,7 +303,7 @@ static char tag_sign(const struct lexer *lx, size_t at)
 
 static void read_raw(struct lexer *lx)
 {
-    if (lx->at >= lx->n) return; // nothing follows, and Jinja does not ask for the end
+    if (lx->at >= lx->n) return; // the source ends here, and Jinja then accepts that the end tag is missing
     for (size_t at = lx->at; at + 1 < lx->n; at++) {
         size_t end = lx->source[at] == '{' && lx->source[at + 1] == '%' ? word_block(lx, at, "endraw", false) : 0;
         if (!end) continue;

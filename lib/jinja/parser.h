@@ -52,7 +52,7 @@ int parser_symbol(struct parser *p, const char *data, size_t n);
 // ---- Expressions (parse_expression.c).
 
 struct node *parse_expression(struct parser *p);
-// Parses expressions separated by commas to a tuple. A single expression without a comma is returned as it is. With
+// Parses expressions separated by commas into a tuple. A single expression without a comma is returned as it is. With
 // `condition`, each expression may have an `if`. With `parentheses`, there may be no expression at all. `stop` is a
 // name that ends the list, or NULL.
 struct node *parse_tuple(struct parser *p, bool condition, bool parentheses, const char *stop);

@@ -80,7 +80,7 @@ struct node {
     char op;                        // BINARY: + - * / d (//) % p (**); OPERAND: < l (<=) > g (>=) = ! i (in) n (not in)
     bool uses_varargs, uses_kwargs; // MACRO
     int line, symbol, depth;
-    struct node *next; // in a list
+    struct node *next; // next node of the same list
     struct node *a, *b, *c, *list, *body, *otherwise;
     struct value value;
     const struct function *function; // FILTER, TEST; NULL if there is none of this name
@@ -91,7 +91,7 @@ struct node {
 enum { SYMBOL_CALLER, SYMBOL_VARARGS, SYMBOL_KWARGS, SYMBOL_LOOP, SYMBOL_FIXED };
 
 struct jinja_template {
-    struct run run; // its heap holds the tree
+    struct run run; // the tree is in its heap
     char *source;
     struct node *body;
     struct string *symbols; // names of variables

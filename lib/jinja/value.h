@@ -200,7 +200,7 @@ struct value value_list(struct list *list);
 struct value value_tuple(struct list *list);
 struct value value_dict(struct dict *dict);
 struct value value_text(struct run *run, const struct text *text);     // the whole text
-struct value value_bytes(struct run *run, const char *data, size_t n); // not copied, with the template as origin
+struct value value_bytes(struct run *run, const char *data, size_t n); // not copied; the origin is the template
 struct value value_string(struct run *run, const char *text);          // a literal
 struct value value_part(struct run *run, struct value s, size_t start, size_t end); // part of a string
 struct value value_hint(struct run *run, const char *hint);                         // undefined value with a reason

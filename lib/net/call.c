@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs one call on the server. It has three kinds of batch, each at most once in flight: receive (a message or the
-// half-close), send (initial metadata, message and status, as far as they are ready), and close, the last to complete.
+// Runs one call on the server. A call has three kinds of batch, of which each is in flight at most once: receive (a
+// message or the half-close), send (initial metadata, message and status, as far as they are ready), and close, the
+// last to complete.
 //
 // The library holds one reference until the call is closed and no batch is in flight. Then the library releases
 // C-core's call. References held elsewhere therefore never delay the end of a server.
@@ -20,10 +21,10 @@
 // Limit of a status message, which is sent as a percent-encoded header: clients accept 8 KiB of headers.
 #define MESSAGE_BYTES 1024
 
-// Size of the start of an oversized message that a handler gets: enough for the first fields.
+// A handler gets this many first bytes of an oversized message: enough for the first fields.
 #define HEAD_BYTES 4096
 
-// --- batches; the caller of the static functions that start one holds the call's mutex
+// --- batches; callers of the static functions that start a batch hold the call's mutex
 
 static void call_start_batch(struct rpc_call *call, const grpc_op *ops, size_t n_ops, struct net_tag *tag)
 {
@@ -160,7 +161,8 @@ static void call_on_received(void *owner, bool ok)
     call_end_batch(call);
 }
 
-// Updates the server's count after a change of the outbox, which held `before` bytes. Mutex held, server open.
+// Updates the server's count after a change of the outbox, which held `before` bytes. The caller holds the mutex, and
+// the server is open.
 static void call_count_queued(struct rpc_call *call, size_t before)
 {
     if (call->builtin) return;
@@ -226,8 +228,7 @@ static size_t metadata_bytes(const grpc_metadata_array *metadata)
     return bytes;
 }
 
-// Refuses the call. It has no method, so none of its handlers runs. call_receive_next() does nothing on a finished
-// call.
+// Refuses the call. It gets an empty method, so no handler runs. call_receive_next() does nothing on a finished call.
 static void call_refuse(struct rpc_call *call, enum status status, const char *message)
 {
     static const struct rpc_method none = {0};
@@ -245,7 +246,7 @@ static void call_authorise(struct rpc_call *call, struct net_socket *socket)
         call_refuse(call, status, status_message());
 }
 
-// Admits or refuses the call. A call without a socket arrives late: its connection has been closed.
+// Admits or refuses the call. A call without a socket is refused: its connection is already closed.
 static void call_admit(struct rpc_call *call, struct net_socket *socket, size_t n_metadata_bytes)
 {
     if (!socket) {

@@ -68,9 +68,7 @@ struct rpc_stream {
     struct net_outbox outbox;
     struct received *first, *last;
     size_t inbox_bytes;
-    int n_trailers;
-    char **trailers; // key, value, key, value...; set before `ended`
-    char *message;   // the server's status message; set before `ended`
+    char *message; // the server's status message; set before `ended`
 };
 
 // --- the end
@@ -100,9 +98,6 @@ static void stream_clear_metadata(struct rpc_stream *stream)
 static void stream_free(struct rpc_stream *stream)
 {
     stream_clear_inbox(stream);
-    for (int i = 0; i < stream->n_trailers; i++)
-        gpr_free(stream->trailers[i]);
-    free(stream->trailers);
     gpr_free(stream->message);
     pthread_cond_destroy(&stream->changed);
     pthread_mutex_destroy(&stream->mutex);
@@ -110,7 +105,7 @@ static void stream_free(struct rpc_stream *stream)
     net_object_closed();
 }
 
-// Releases C-core's call when it has ended, then the mutex, then the stream when it is closed too.
+// Releases C-core's call if it has ended, unlocks the mutex, and frees the stream if it is closed, too.
 static void stream_release_and_unlock(struct rpc_stream *stream)
 {
     if (stream->core && stream->ended && !stream->batches && (stream->read_all || stream->cancelled)) {
@@ -236,8 +231,6 @@ static void stream_on_ended(void *owner, bool ok)
 {
     struct rpc_stream *stream = owner;
     pthread_mutex_lock(&stream->mutex);
-    stream->n_trailers = 2 * (int)stream->trailing.count;
-    stream->trailers = net_metadata_texts(&stream->trailing);
     stream->message = grpc_slice_to_c_string(stream->details);
     stream->ended = true;
     stream_end_batch_and_unlock(stream);
@@ -428,14 +421,6 @@ void rpc_stream_give(struct rpc_stream *stream, struct rpc_bytes *bytes)
     rpc_bytes_free(bytes);
 }
 
-size_t rpc_stream_queued(struct rpc_stream *stream)
-{
-    pthread_mutex_lock(&stream->mutex);
-    size_t queued = stream->outbox.bytes;
-    pthread_mutex_unlock(&stream->mutex);
-    return queued;
-}
-
 void rpc_stream_half_close(struct rpc_stream *stream)
 {
     pthread_mutex_lock(&stream->mutex);
@@ -449,7 +434,7 @@ static bool text_starts_with(const char *text, const char *prefix)
     return strncmp(text, prefix, strlen(prefix)) == 0;
 }
 
-// Returns advice for C-core's text on a failed connection.
+// Returns a remedy for C-core's text on a failed connection.
 static const char *connect_advice(const char *text)
 {
     static const struct {
@@ -506,17 +491,6 @@ enum status rpc_stream_read(struct rpc_stream *stream, struct rpc_bytes *bytes_p
     return status;
 }
 
-const char *rpc_stream_trailer(struct rpc_stream *stream, const char *key)
-{
-    const char *value = NULL;
-    pthread_mutex_lock(&stream->mutex);
-    for (int i = 0; i < stream->n_trailers && !value; i += 2) {
-        if (strcmp(stream->trailers[i], key) == 0) value = stream->trailers[i + 1];
-    }
-    pthread_mutex_unlock(&stream->mutex);
-    return value;
-}
-
 static void stream_cancel_locked(struct rpc_stream *stream)
 {
     if (stream->core && !stream->ended) {
@@ -539,7 +513,7 @@ void rpc_stream_close(struct rpc_stream *stream)
     if (!stream) return;
     pthread_mutex_lock(&stream->mutex);
     stream_cancel_locked(stream);
-    stream->cancelled = true; // no further batch, also when the status was already received
+    stream->cancelled = true; // no further batch, even if the status was already received
     stream->closed = true;
     stream_release_and_unlock(stream);
 }

@@ -78,7 +78,7 @@ struct net_outbox {
 };
 
 void net_outbox_add(struct net_outbox *outbox, const uint8_t *bytes, size_t size); // copied
-void net_outbox_give(struct net_outbox *outbox, struct rpc_bytes *bytes); // takes them over; leaves `bytes` empty
+void net_outbox_give(struct net_outbox *outbox, struct rpc_bytes *bytes); // takes ownership; leaves `bytes` empty
 // Fills `op` with the first message. The last message is flushed to the socket, earlier ones may be buffered.
 void net_outbox_start_send(struct net_outbox *outbox, grpc_op *op);
 void net_outbox_end_send(struct net_outbox *outbox); // call it once the message was sent or has failed
@@ -87,14 +87,14 @@ void net_outbox_clear(struct net_outbox *outbox);    // drops the messages that 
 // --- arguments
 
 // Neither side compresses, decompresses or accepts compressed messages: C-core decompresses before any limit applies,
-// so that half a megabyte would become half a gigabyte. Bit 0 of the set stands for "identity".
+// so half a megabyte could become half a gigabyte. Bit 0 of the set stands for "identity".
 #define NET_NO_COMPRESSION_ARGS                                                                                        \
     net_arg("grpc.per_message_compression", 0), net_arg("grpc.per_message_decompression", 0),                          \
         net_arg("grpc.compression_enabled_algorithms_bitset", 1)
 
-// Both sides ping a silent connection and close it when no answer comes; a server that does not permit these pings
-// closes the connection because of too many pings. The timeout is long because a starved or paused process answers
-// late; only a lost machine never answers.
+// Both sides ping a silent connection and close it when no answer comes. Both sides also permit frequent pings, because
+// C-core by default closes a connection with too many pings. The timeout is long because a starved or paused process
+// answers late. Only a lost machine never answers.
 #define NET_KEEPALIVE_ARGS                                                                                             \
     net_arg("grpc.keepalive_time_ms", 2000), net_arg("grpc.keepalive_timeout_ms", 20000),                              \
         net_arg("grpc.keepalive_permit_without_calls", 1), net_arg("grpc.http2.max_pings_without_data", 0)

@@ -11,7 +11,7 @@ enum { DATA, HEADERS, PRIORITY, RST_STREAM, SETTINGS, PUSH_PROMISE, PING, GOAWAY
 enum { END_STREAM = 1, ACK = 1, END_HEADERS = 4, PADDED = 8, HAS_PRIORITY = 0x20 };
 enum {
     FRAME_HEAD_BYTES = 9,
-    CONTROL_BYTES_MAX = 16384, // of a frame that is not DATA; SETTINGS allow no larger frame
+    CONTROL_BYTES_MAX = 16384, // limit of a frame that is not DATA; SETTINGS allow no larger frame
     EMPTY_UNIT_BYTES = 256,    // each further unit of an empty frame costs as much as one more empty frame
     EMPTY_PER_USEFUL = 4,      // empty frames that a client may send for each useful frame of either side
     PLACES_MIN = 8,
@@ -31,7 +31,7 @@ const char *frames_found_name(enum frames_found found)
         [FRAMES_BAD_HEADERS] = "headers are malformed",
         [FRAMES_TOO_MANY_CALLS] = "it has too many calls at once",
         [FRAMES_TOO_MANY_EMPTY] = "it sends too many frames that carry nothing",
-        [FRAMES_TOO_MANY_RESETS] = "it resets too many calls",
+        [FRAMES_TOO_MANY_RESETS] = "it resets too many new calls",
     };
     return names[found];
 }
@@ -52,8 +52,8 @@ static enum frames_found empty_charge(struct frames *f, uint32_t size)
     return f->empty.left < 0 ? FRAMES_TOO_MANY_EMPTY : FRAMES_OK;
 }
 
-// Adds the empty frames that a useful frame permits. The limit has room for an answer to every call at once, because
-// the client acknowledges each answer.
+// Adds the empty frames that a useful frame permits. The limit has room for one answer to every open call, because the
+// client acknowledges each answer.
 static void empty_earn(struct frames *f)
 {
     int64_t max = f->limits->max_empty + (int64_t)EMPTY_PER_USEFUL * f->limits->max_calls;
@@ -61,7 +61,7 @@ static void empty_earn(struct frames *f)
 }
 
 // Adds the reset that the end of a call permits: a client may reset its side of a call that the server has ended. The
-// limit has room for the ends of all calls at once.
+// limit has room for the ends of all open calls.
 static void reset_earn(struct frames *f)
 {
     if (f->resets.left < (int64_t)f->limits->max_resets + f->limits->max_calls) f->resets.left++;
@@ -105,7 +105,7 @@ static void calls_resize(struct frames *f, int n_places)
 static struct frames_call *call_add(struct frames *f, uint32_t id)
 {
     if (2 * (f->n_calls + 1) > f->n_places) calls_resize(f, f->n_places ? 2 * f->n_places : PLACES_MIN);
-    call_put(f, &(struct frames_call){.id = id});
+    call_put(f, &(struct frames_call){.id = id, .opened_us = f->now_us});
     f->n_calls++;
     f->held_bytes += FRAMES_CALL_BYTES;
     return call_find(f, id);
@@ -140,7 +140,7 @@ static uint32_t number32(const uint8_t *b)
     return (uint32_t)b[0] << 24 | (uint32_t)b[1] << 16 | (uint32_t)b[2] << 8 | b[3];
 }
 
-// Takes bytes of the frame's head; returns their number. The head is whole once head_size is FRAME_HEAD_BYTES.
+// Reads bytes of the frame's head and returns how many it used. The head is whole once head_size is FRAME_HEAD_BYTES.
 static size_t reader_take_head(struct frames_reader *r, const uint8_t *bytes, size_t size)
 {
     size_t missing = FRAME_HEAD_BYTES - r->head_size, n = size < missing ? size : missing;
@@ -210,7 +210,7 @@ static enum frames_found block_end(struct frames *f)
     return FRAMES_OK;
 }
 
-// Adds the frame's bytes, without those to skip, to the header block.
+// Adds the frame's bytes to the header block, except the bytes to skip.
 static enum frames_found block_add(struct frames *f, const uint8_t *bytes, size_t size)
 {
     size_t skipped = f->skip < size ? f->skip : size;
@@ -227,7 +227,7 @@ static void message_bytes_add(struct frames *f, struct frames_call *call, size_t
     f->held_bytes += n;
 }
 
-// Stops counting a complete message as held: the server reads each message at once.
+// Stops counting a complete message as held: the server reads a complete message immediately.
 static void message_end(struct frames *f, struct frames_call *call)
 {
     f->held_bytes -= call->message_bytes;
@@ -281,10 +281,14 @@ static enum frames_found data_end(struct frames *f)
 
 // --- the client's frames
 
+// Charges the reset of a call, unless the call is old: clients that give up waiting reset many calls at once.
 static enum frames_found reset_charge(struct frames *f)
 {
+    const struct frames_call *call = call_find(f, f->in.id);
     if (f->in.id == 0 || f->in.id > f->last_id) return FRAMES_BAD;
+    bool old = call && f->now_us - call->opened_us >= FRAMES_NEW_CALL_US;
     call_remove(f, f->in.id);
+    if (old) return FRAMES_OK;
     return --f->resets.left < 0 ? FRAMES_TOO_MANY_RESETS : FRAMES_OK;
 }
 
@@ -298,6 +302,7 @@ static enum frames_found frame_begin(struct frames *f)
     const struct frames_reader *in = &f->in;
     f->pad = f->skip = 0;
     f->pad_pending = f->carries = false;
+    f->n_control += in->type != DATA;
     if (f->block_id && (in->type != CONTINUATION || in->id != f->block_id)) return FRAMES_BAD;
     if (in->type != DATA && in->size > CONTROL_BYTES_MAX) return FRAMES_BAD;
     switch (in->type) {
@@ -331,7 +336,7 @@ static enum frames_found payload_add(struct frames *f, const uint8_t *bytes, siz
     return FRAMES_OK;
 }
 
-// Takes bytes of the frame's payload and writes their number to `*taken_p`.
+// Reads bytes of the frame's payload and writes to `*taken_p` how many it used.
 static enum frames_found payload_take(struct frames *f, const uint8_t *bytes, size_t size, size_t *taken_p)
 {
     enum frames_found found = FRAMES_OK;

@@ -13,10 +13,10 @@
 #include "lib/net/header_size.h"
 
 struct frames_limits {
-    int max_calls;           // calls that may be open at once
+    int max_calls;           // limit of open calls
     size_t max_header_bytes; // decoded bytes of a header block
     int max_headers;         // headers of a header block
-    // Token buckets (burst, refill per second) for frames that carry nothing and for resets of calls. Useful frames
+    // Token buckets (burst, refill per second) for frames that carry nothing and for resets of new calls. Useful frames
     // also refill the bucket of empty frames, and calls that the server ends refill the bucket of resets.
     int max_empty, empty_per_second;
     int max_resets, resets_per_second;
@@ -33,6 +33,7 @@ enum frames_found {
     FRAMES_TOO_MANY_EMPTY,
     FRAMES_TOO_MANY_RESETS,
 };
+enum { FRAMES_NEW_CALL_US = 1000000 };                  // a client may reset calls that are older without limit
 const char *frames_found_name(enum frames_found found); // a phrase for logs
 
 // Measured memory that C-core and the server hold for a call that makes no progress, and for an idle connection.
@@ -47,6 +48,7 @@ struct frames_allowance {
 struct frames_call {
     uint32_t id; // 0: a free place
     uint32_t header_bytes;
+    int64_t opened_us;
     uint32_t message_left, message_bytes; // bytes still missing, and bytes received, of an unfinished message
     uint8_t prefix_size;                  // bytes received of a message's 5-byte head
     uint8_t prefix[5];
@@ -76,6 +78,7 @@ struct frames {
     int n_calls, n_places;     // calls in the table; size of the table, a power of two
     struct frames_call *calls; // [n_places]
     struct frames_allowance empty, resets;
+    uint64_t n_control;       // frames of the client other than DATA, which cost CPU time
     size_t held_bytes;        // memory held for the connection, without the unfinished header block
     int64_t now_us, since_us; // time of the last bytes; start of the frame or header block that contains them
 };

@@ -58,7 +58,7 @@ static const uint8_t codes_of_length[CODE_BITS_MAX + 1] = {
 // code: it stands for the end of the string and must not occur.
 static int code_bits(uint64_t window, int bits, bool *last)
 {
-    uint64_t first = 0; // code of this length
+    uint64_t first = 0; // smallest code of length n
     for (int n = CODE_BITS_MIN; n <= CODE_BITS_MAX && n <= bits; n++) {
         uint64_t code = window >> (bits - n) & ((1u << n) - 1);
         if (code < first + codes_of_length[n]) {
@@ -110,7 +110,7 @@ static enum header_found count(struct header_counter *c, size_t bytes)
     return c->bytes > c->max_bytes ? HEADER_TOO_LARGE : HEADER_OK;
 }
 
-// Begins a header and counts its 32 bytes of overhead at once, so that an unfinished header counts, too.
+// Begins a header and counts its 32 bytes of overhead now, so that an unfinished header counts, too.
 static enum header_found header_begin(struct header_counter *c)
 {
     if (++c->n_headers > c->max_headers) return HEADER_TOO_MANY;
@@ -225,7 +225,7 @@ static enum header_found size_byte(struct header_counter *c, uint8_t byte)
     return number_begin(c, byte, 7);
 }
 
-// Takes the bytes of the string that have come and writes their number to `*taken_p`.
+// Reads the bytes of the string that have arrived and writes to `*taken_p` how many it used.
 static enum header_found string_add(struct header_counter *c, const uint8_t *bytes, size_t size, size_t *taken_p)
 {
     size_t n = size < c->left ? size : c->left, before = c->length;

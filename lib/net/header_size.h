@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes the decoded size of HTTP/2 header blocks (HPACK, RFC 7541) without decoding them. It keeps sizes only, so
-// each encoded byte costs the same few operations, however large the header that it refers to is. Private to net/.
+// Computes the decoded size of HTTP/2 header blocks (HPACK, RFC 7541) without decoding them. It keeps only sizes, so
+// each encoded byte costs the same few operations, even if it refers to a large header. Private to net/.
 //
 // A block may arrive in pieces of any size. The size of a header is defined in RFC 7541, 4.1: name, value and 32 bytes.
 #pragma once

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Implements grpc.health.v1.Health: Check answers once, Watch answers now and after each change. It knows the services
-// of the server's methods and the services named in rpc_server_set_serving(). A service is NOT_SERVING until
+// Implements grpc.health.v1.Health: Check answers once, Watch answers now and after each change. The known services are
+// those of the server's methods and those named in rpc_server_set_serving(). A service is NOT_SERVING until
 // rpc_server_set_serving() changes it.
 #include <stdlib.h>
 #include <string.h>
@@ -24,17 +24,17 @@ struct service {
     bool serving;
 };
 
-struct net_health { // under the server's mutex
+struct net_health { // guarded by the server's mutex
     int count, capacity;
     struct service *services;
     struct watch *watches, **watches_end; // the oldest first
     int n_watches;
 };
 
-// The user of a Watch call, under the server's mutex.
+// The user data of a Watch call, guarded by the server's mutex.
 struct watch {
     struct rpc_call *call;
-    struct watch *next, **link; // link is NULL once it has been removed
+    struct watch *next, **link; // link is NULL once the watch is removed
     char *name;
     int sent; // the last state that was sent; -1: none was sent
 };

@@ -22,7 +22,6 @@
 #include "lib/base/mem.h"
 #include "lib/base/thread.h"
 #include "lib/net/socket.h"
-#include "lib/net/tls.h"
 #include "lib/net/tls_stream.h"
 
 enum {
@@ -30,9 +29,9 @@ enum {
     ACCEPTS_PER_TURN = 64,
     WAIT_US = 10000000,  // limit for the first bytes of a connection and its handshake
     EXPIRE_US = 1000000, // interval between checks for unfinished frames and handshakes
-    PAUSE_US = 10000,    // while no descriptor is free
+    PAUSE_US = 10000,    // pause of accepting while no descriptor is free
     REFUSED_LOG_US = 10000000,
-    HANDSHAKES_MAX = 512, // at once
+    HANDSHAKES_MAX = 512, // limit of concurrent handshakes
 };
 
 // A connection that C-core does not have yet: it has sent nothing, or its TLS handshake is in progress.
@@ -49,9 +48,9 @@ struct waiting {
 struct net_listener {
     int sockets[ADDRESS_SOCKETS_MAX], n_sockets, port;
     int epoll_fd, wake_fd;
-    int spare_fd;        // freed to accept and close a connection when the process has no descriptor left; -1: none
-    int max;             // largest number of connections
-    struct net_tls *tls; // NULL: plain text
+    int spare_fd;           // freed to accept and close a connection when the process has no descriptor left; -1: none
+    int max;                // largest number of connections
+    struct tls_server *tls; // NULL: plain text
     struct address_counts *handshaking; // NULL: no bound
     struct net_sockets *connections;    // connections that C-core has
     void (*take)(void *owner, int fd);
@@ -60,7 +59,7 @@ struct net_listener {
     bool started;
     atomic_bool closing;
 
-    // of the thread
+    // the members below are used only by the thread
     int64_t now_us, expire_due_us, log_due_us;
     uint64_t refused;
     struct waiting *oldest, *newest;
@@ -159,8 +158,8 @@ static void hand_over(struct net_listener *l, struct waiting *w)
 // --- handshakes
 
 // Ends the oldest handshake if there are HANDSHAKES_MAX. OpenSSL allocates up to 128 KiB for the first message of a
-// client, and a connection counts in a memory budget only after its handshake. The end raises an event, which frees the
-// connection: this turn may still hold an event of it.
+// client, and a connection counts in a memory budget only after its handshake. The connection is shut down here and
+// freed at the event that this raises, because this turn may still hold an earlier event of it.
 static void handshake_make_room(struct net_listener *l)
 {
     if (l->n_handshakes < HANDSHAKES_MAX) return;

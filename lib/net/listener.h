@@ -13,13 +13,13 @@
 
 struct net_listener;
 struct net_sockets;
-struct net_tls;
+struct tls_server;
 
 struct net_listener_options {
     const char *address;
     int max_connections;
-    int max_per_address; // 0: no bound
-    struct net_tls *tls; // borrowed; NULL: plain text
+    int max_per_address;    // 0: no bound
+    struct tls_server *tls; // borrowed; NULL: plain text
 };
 
 // Binds and listens. Returns INVALID, with the reason, if the address cannot be used.

@@ -18,13 +18,13 @@
 int rpc_code(enum status status);
 enum status rpc_status(int code);
 
-void rpc_init(void); // before any other function here; counted, each call needs one rpc_shutdown()
+void rpc_init(void); // call it before any other function here; each call needs one rpc_shutdown()
 void rpc_shutdown(void);
 
 // Files for TLS in PEM format. A server reads them again when they change.
 struct rpc_tls {
-    const char *cert, *key; // this side's certificate, followed by its issuers, and its key; a client may have none
-    const char *ca;         // authorities that sign the peers' certificates; NULL, server: clients need no certificate
+    const char *cert, *key; // certificate, followed by its issuers, and private key; a client may have neither
+    const char *ca; // authorities that sign the peers' certificates; NULL at a server: clients need no certificate
 };
 
 struct rpc_bytes {
@@ -43,7 +43,7 @@ struct rpc_call; // one call of a client; reference-counted
 // rpc_call_finish() only on_close is called. A handler that already runs on another thread still completes.
 struct rpc_method {
     const char *path;                       // "/forepack.v1.Inference/Generate"; NULL ends the table
-    void (*on_open)(struct rpc_call *call); // accepted, nothing read yet; may be NULL
+    void (*on_open)(struct rpc_call *call); // called when the call is accepted, before reading; may be NULL
     // Handles one message of the client. `bytes` is valid until it returns. The next message is read afterwards.
     void (*on_message)(struct rpc_call *call, const uint8_t *bytes, size_t size);
     // Handles the end of the client's messages. NULL: a call must have exactly one message, or it is refused.
@@ -68,28 +68,31 @@ struct rpc_server_options {
     // `authorise` requires a key or token. Clients that have not shown one yet share a small memory budget
     // (lib/base/peer_budget.h).
     bool proof;
-    const struct rpc_tls *tls;     // copied; NULL: plain text
-    int64_t max_connection_age_ms; // older connections take no new calls, so that a client shows its certificate again
-    size_t max_message_bytes;      // larger messages are refused with RESOURCE_EXHAUSTED; 0: 64 MiB
-    int max_connections;           // 0: a quarter of the limit of descriptors, at most 20,000
+    const struct rpc_tls *tls; // copied; NULL: plain text
+    // Older connections accept no new calls, so that clients show their certificates again.
+    int64_t max_connection_age_ms;
+    size_t max_message_bytes;        // larger messages are refused with RESOURCE_EXHAUSTED; 0: 64 MiB
+    int max_connections;             // 0: a quarter of the limit of descriptors, at most 20,000
     int max_connections_per_address; // 0: no bound
-    int max_calls;                   // calls at once on a connection; further calls wait at the client; 0: 16,384
+    int max_calls;                   // open calls per connection; further calls wait at the client; 0: 16,384
     int idle_ms;                     // a connection without calls is closed after this time; 0: 2 minutes
-    int unread_ms; // a finished call that stays unread this long (or up to twice) ends if too much is unread; 0: 30 s
-    int threads;   // completion-queue threads; 0: 2
+    // A finished call that its client does not read is ended after this time (or up to twice this time), but only while
+    // the server holds too much unread data. 0: 30 s.
+    int unread_ms;
+    int threads; // completion-queue threads; 0: 2
 };
 
 // Serves `methods`, health and reflection. Every service is NOT_SERVING until rpc_server_set_serving(). Returns
 // UNAVAILABLE if the port is in use, and INVALID or NOT_FOUND, naming the file, if a TLS file cannot be used. With TLS,
 // changed files are used for new connections. Changed files that cannot be used are logged, and the last certificate
-// stays.
+// stays in use.
 enum status rpc_server_open(const struct rpc_server_options *options, struct rpc_server **server_p);
 // Reads changed TLS files now and logs the changes, instead of at the next new connection. Any thread.
 void rpc_server_reload(struct rpc_server *server);
 int rpc_server_port(const struct rpc_server *server); // the actual port, also with port 0
 // grpc.health.v1: sets the state of one service ("": of the server) and notifies its watchers.
 void rpc_server_set_serving(struct rpc_server *server, const char *service, bool serving);
-// Stops accepting calls, waits up to grace_ms for running calls (health watchers end at once), then cancels the
+// Stops accepting calls, waits up to grace_ms for running calls (health watchers end immediately), then cancels the
 // remaining calls. When it returns every on_close has run and no handler runs. Must not be called from a handler.
 // Afterwards functions do nothing on calls that are still referenced. NULL is allowed.
 void rpc_server_close(struct rpc_server *server, int grace_ms);
@@ -118,14 +121,14 @@ struct rpc_bytes rpc_call_take_message(struct rpc_call *call);
 size_t rpc_call_send(struct rpc_call *call, const uint8_t *bytes, size_t size);
 void rpc_call_add_trailer(struct rpc_call *call, const char *key, const char *value); // before finish
 // Returns this call's equal share of `all_bytes` (lib/base/equal_share.h) if all calls of the server together have more
-// than `all_bytes` queued. Other calls with few queued bytes (about the cost of an open call in C-core) do not count.
-// Returns SIZE_MAX otherwise, and for a call that has ended. Once the total is exceeded, a finished call that its
+// than `all_bytes` queued. Otherwise, and for a call that has ended, returns SIZE_MAX. Other calls with few queued
+// bytes (about the cost of an open call in C-core) get no share. Once the total is exceeded, a finished call that its
 // client does not read ends after the server's `unread_ms`.
 size_t rpc_call_share(struct rpc_call *call, size_t all_bytes);
 // Ends the call once all queued messages are sent. Only the first finish of a call has an effect.
 void rpc_call_finish(struct rpc_call *call, enum status status, const char *message);
-// Ends the call with a failure at once, even if the client does not read. Drops queued messages that the transport has
-// not accepted, and possibly trailers. It also ends a finished call that still has such messages.
+// Ends the call with a failure immediately, even if the client does not read. Drops queued messages that the transport
+// has not accepted, and possibly trailers. Also ends a finished call that still has queued messages.
 void rpc_call_abandon(struct rpc_call *call, enum status status, const char *message);
 
 // --- client
@@ -145,20 +148,17 @@ enum status rpc_channel_set_token(struct rpc_channel *channel, const char *token
 enum status rpc_channel_add_header(struct rpc_channel *channel, const char *name, const char *value);
 void rpc_channel_close(struct rpc_channel *channel); // after its streams are closed; NULL is allowed
 
-// Starts a call. timeout_ms 0: no timeout. With `wait_for_ready`, it tries to connect until the timeout while the
-// server is down.
+// Starts a call. timeout_ms 0: no timeout. With `wait_for_ready`, the call waits for a server that is down, until the
+// timeout.
 enum status rpc_stream_open(struct rpc_channel *channel, const char *method, int64_t timeout_ms, bool wait_for_ready,
                             struct rpc_stream **stream_p);
 void rpc_stream_send(struct rpc_stream *stream, const uint8_t *bytes, size_t size); // queued, copied
 void rpc_stream_give(struct rpc_stream *stream,
                      struct rpc_bytes *bytes);         // queued without a copy; leaves `bytes` empty
-size_t rpc_stream_queued(struct rpc_stream *stream);   // bytes that the transport has not accepted yet
 void rpc_stream_half_close(struct rpc_stream *stream); // ends this side's messages after the queued messages
 // Blocks for the next message. STATUS_OK with data NULL: the stream ended with OK. Any other status comes from the
 // server or the transport, with its error message in status_message().
 enum status rpc_stream_read(struct rpc_stream *stream, struct rpc_bytes *bytes_p);
-// Returns a trailer of the ended stream, valid until the stream is closed. NULL: not sent.
-const char *rpc_stream_trailer(struct rpc_stream *stream, const char *key);
 void rpc_stream_cancel(struct rpc_stream *stream); // a blocked read returns
 void rpc_stream_close(struct rpc_stream *stream);  // cancels if still running; frees; does not block; NULL is allowed
 

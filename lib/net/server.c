@@ -12,24 +12,24 @@
 #include "lib/base/descriptors.h"
 #include "lib/base/mem.h"
 #include "lib/base/monotonic_cond.h"
+#include "lib/base/tls_server.h"
 #include "lib/net/listener.h"
 #include "lib/net/socket.h"
-#include "lib/net/tls.h"
 
 // Number of calls that a queue can accept before its thread runs again.
 #define ACCEPTS 16
 
 enum { CONNECTIONS_MAX = 20000, CALLS_MAX = 16384, IDLE_MS = 120000, UNREAD_MS = 30000 };
 
-// Limits of a connection, no matter which SETTINGS its client acknowledges. C-core has the same limit of headers, so
-// that it never drops a part of a header block: its table of headers would then differ from the client's. call.c
-// refuses calls with more than NET_METADATA_BYTES.
+// Limits of a connection, no matter which SETTINGS its client acknowledges. C-core gets the same limit of headers. With
+// a lower limit it would drop a part of a header block, and its table of headers would then differ from the client's.
+// call.c refuses calls with more than NET_METADATA_BYTES.
 enum {
     HEADER_BYTES_MAX = 2 * NET_METADATA_BYTES,
     HEADERS_MAX = 128,
-    EMPTY_FRAMES_MAX = 1000,
+    EMPTY_FRAMES_MAX = 100,
     EMPTY_FRAMES_PER_SECOND = 100,
-    RESETS_MAX = 1000,
+    RESETS_MAX = 100,
     RESETS_PER_SECOND = 100,
 };
 
@@ -262,7 +262,7 @@ static void server_free(struct rpc_server *server)
     net_health_free(server->health);
     net_symbols_free(server->symbols);
     net_sockets_unref(server->sockets);
-    net_tls_free(server->tls);
+    tls_server_free(server->tls);
     pthread_cond_destroy(&server->changed);
     pthread_mutex_destroy(&server->mutex);
     free(server->accepts);
@@ -303,10 +303,15 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
         .max_per_address = options->max_connections_per_address,
     };
     struct net_listener *listener;
-    if (options->tls) TRY(net_tls_open_server(options->tls, &listen.tls));
+    if (options->tls) {
+        const struct rpc_tls *files = options->tls;
+        const struct tls_server_options tls = {
+            .cert = files->cert, .key = files->key, .client_ca = files->ca, .protocol = "\x02h2"}; // gRPC needs HTTP/2
+        TRY(tls_server_open(&tls, &listen.tls));
+    }
     enum status status = net_listener_open(&listen, &listener);
     if (status != STATUS_OK) {
-        net_tls_free(listen.tls);
+        tls_server_free(listen.tls);
         return status;
     }
     struct rpc_server *server = mem_alloc(sizeof *server);
@@ -347,7 +352,7 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
 
 void rpc_server_reload(struct rpc_server *server)
 {
-    if (server->tls) net_tls_refresh(server->tls);
+    if (server->tls) tls_server_reload(server->tls);
 }
 
 int rpc_server_port(const struct rpc_server *server)

@@ -15,8 +15,8 @@ struct net_listener;
 struct net_sockets;
 struct net_symbols;
 
-enum { NET_REFLECTIONS_MAX = 64 };  // reflection calls at once, which are open to everyone
-enum { NET_METADATA_BYTES = 8192 }; // limit of a call's metadata; each header counts 32 bytes more
+enum { NET_REFLECTIONS_MAX = 64 };  // limit of open reflection calls, which need no authorisation
+enum { NET_METADATA_BYTES = 8192 }; // limit of a call's metadata; each header counts 32 additional bytes
 
 struct rpc_server {
     grpc_server *core;
@@ -32,7 +32,7 @@ struct rpc_server {
     struct net_accept *accepts;
     struct net_tag on_stopped;
     struct net_symbols *symbols; // read-only once open
-    struct net_tls *tls;         // NULL: plain text
+    struct tls_server *tls;      // NULL: plain text
     atomic_size_t queued;        // bytes in the outboxes of all calls except builtin calls
     atomic_int n_sharing;        // calls, except builtin calls, whose outbox is not small (lib/base/equal_share.h)
     atomic_bool exceeded;        // rpc_call_share() has found too much unread since the last check

@@ -1,16 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks the sockets that C-core uses for the connections of a server. C-core 1.51 has no limits for some things that
 // clients send. A relay between clients and C-core would cost two more system calls and a thread switch per read. So
-// C-core keeps the socket, and its calls of recvmsg(), sendmsg(), getpeername() and close() come here (socket_libc.c).
-// Bytes are decrypted and checked (frames.h) before C-core gets them. To C-core, a connection that breaks a limit looks
-// reset by its peer. Private to net/.
+// C-core keeps the socket, and this module replaces the recvmsg(), sendmsg(), getpeername(), epoll_ctl() and close()
+// that C-core calls (socket_libc.c). Bytes are decrypted and checked (frames.h) before C-core gets them. To C-core, a
+// connection that breaks a limit looks reset by its peer. Private to net/.
 //
-// Threads: C-core receives on one thread at a time and sends on one thread at a time. The two threads may run at once.
+// Threads: C-core receives on one thread at a time and sends on one thread at a time. The two threads may run at the
+// same time.
 #pragma once
 
 #include <netinet/in.h>
 #include <openssl/ssl.h>
 #include <stdbool.h>
+#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "lib/base/address_counts.h"
@@ -37,8 +39,8 @@ struct address_counts *net_sockets_addresses(struct net_sockets *sockets);
 void net_sockets_expire(struct net_sockets *sockets, int64_t now_us);
 
 // Checks C-core's calls on `fd` from now on, until C-core closes `fd`. The socket takes ownership of `ssl` (NULL: plain
-// text) and of the connection that is counted for `address`, and uncounts it at its end. Returns false, and takes
-// nothing, if `fd` is out of range.
+// text). The caller has counted the connection for `address`; the socket removes it from the counts at its end. Returns
+// false, without effect, if `fd` is out of range.
 bool net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl, const struct sockaddr_in6 *address);
 
 // Finds the socket that carries a call. `core_peer` is C-core's name for the call's peer. Returns NULL if the socket is
@@ -54,9 +56,11 @@ struct net_socket *net_socket_of(int fd);
 ssize_t net_socket_receive(struct net_socket *socket, struct msghdr *message, int flags);
 ssize_t net_socket_send(struct net_socket *socket, const struct msghdr *message, int flags);
 void net_socket_address(const struct net_socket *socket, struct sockaddr *address, socklen_t *size);
-void net_socket_closing(struct net_socket *socket); // before its descriptor is closed
+// Records that C-core waits for events of the socket from now on.
+void net_socket_watched(struct net_socket *socket, int epoll_fd, const struct epoll_event *event);
+void net_socket_closing(struct net_socket *socket); // call it before the descriptor is closed
 // Call libc's own functions.
 ssize_t net_libc_recvmsg(int fd, struct msghdr *message, int flags);
 ssize_t net_libc_sendmsg(int fd, const struct msghdr *message, int flags);
-// Returns false if the program was linked in a way that keeps C-core's calls from coming here.
+// Returns false if the program was linked so that C-core calls libc's functions directly.
 bool net_libc_is_taken(void);

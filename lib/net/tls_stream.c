@@ -78,7 +78,7 @@ static void bio_method_create(void)
     BIO_meth_set_destroy(bio_method, bio_destroy);
 }
 
-bool net_tls_attach(SSL *ssl, int fd)
+static bool attach(SSL *ssl, int fd)
 {
     static pthread_once_t once = PTHREAD_ONCE_INIT; // the method lives as long as the process
     pthread_once(&once, bio_method_create);
@@ -88,8 +88,16 @@ bool net_tls_attach(SSL *ssl, int fd)
     s->fd = fd;
     BIO_set_data(bio, s);
     BIO_set_init(bio, 1);
-    SSL_set_bio(ssl, bio, bio); // takes it over
+    SSL_set_bio(ssl, bio, bio); // takes ownership
     return true;
+}
+
+SSL *net_tls_accept(struct tls_server *tls, int fd)
+{
+    SSL *ssl = tls_server_accept(tls);
+    if (ssl && attach(ssl, fd)) return ssl;
+    SSL_free(ssl);
+    return NULL;
 }
 
 // --- handshake
@@ -207,13 +215,13 @@ bool net_tls_stream_is_drained(const struct net_tls_stream *stream)
            !SSL_has_pending(stream->ssl);
 }
 
-ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts)
+ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts, size_t most)
 {
     size_t i = 0, n = 0;
     while (i + 1 < n_parts && parts[i].iov_len == 0)
         i++;
     ERR_clear_error();
-    int result = SSL_read_ex(stream->ssl, parts[i].iov_base, parts[i].iov_len, &n);
+    int result = SSL_read_ex(stream->ssl, parts[i].iov_base, parts[i].iov_len < most ? parts[i].iov_len : most, &n);
     if (result == 1) {
         stream->n_records = 0;
         return (ssize_t)n;

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a server's TLS connection over a non-blocking socket: handshake, name of the client, reading and writing in the
-// manner of recvmsg() and sendmsg(). Private to net/. One thread at a time.
+// Runs a server's TLS connection over a non-blocking socket: handshake, name of the client, and functions that read and
+// write like recvmsg() and sendmsg(). Private to net/. One thread at a time.
 #pragma once
 
 #include <openssl/ssl.h>
 #include <stdbool.h>
 #include <sys/uio.h>
 
-bool net_tls_attach(SSL *ssl, int fd); // connects `ssl` to the socket; false: no memory
+#include "lib/base/tls_server.h"
+
+// Returns a connection over the socket for a new handshake. The caller SSL_free()s it. NULL: no memory.
+SSL *net_tls_accept(struct tls_server *tls, int fd);
 
 enum net_tls_wait { NET_TLS_DONE, NET_TLS_READ, NET_TLS_WRITE, NET_TLS_FAILED };
 enum net_tls_wait net_tls_handshake(SSL *ssl);
@@ -23,8 +26,8 @@ struct net_tls_stream {
 
 void net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl); // the stream must not move in memory afterwards
 void net_tls_stream_fini(struct net_tls_stream *stream);
-// Returns the number of bytes read, 0 if the client sends no more, or -1 and errno.
-ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts);
+// Reads at most `most` bytes. Returns the number of bytes read, 0 if the client sends no more, or -1 with errno set.
+ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts, size_t most);
 // Returns true if, after a read, no bytes are left until the socket's next event.
 bool net_tls_stream_is_drained(const struct net_tls_stream *stream);
 ssize_t net_tls_stream_write(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Byte pair encoding (arXiv 1508.07909). Has a vocabulary and the merges in order of priority, and merges with a heap,
-// in O(n log n) for any word of n symbols. Immutable once built; a scratch belongs to one thread.
+// Byte pair encoding (arXiv 1508.07909). Holds the vocabulary and the merges in order of priority. Merges with a heap,
+// in O(n log n) time for a word of n symbols. Immutable once built; a scratch belongs to one thread.
 #pragma once
 
 #include <stdbool.h>

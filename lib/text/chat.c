@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// See chat.h. Renders a conversation and encodes the whole text at once. The origins of its bytes decide where special
-// tokens are recognised (only in text of the template), which tokens are pinned, and which tokens are answers.
+// See chat.h. Renders a conversation and encodes the whole text in one call. The origins of its bytes decide where
+// special tokens are recognised (only in text of the template), which tokens are pinned, and which tokens are answers.
 #include "lib/text/chat.h"
 
 #include <stdlib.h>

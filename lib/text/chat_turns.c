@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the finished turns of a conversation. The prompt of an answer ends with the generation prompt, and most
 // templates print the same text before a message of the assistant. Some templates print more text between the
-// generation prompt and a tool call, which the model generated. So this file searches for the end of the generation
-// prompt.
+// generation prompt and a tool call; the model has generated this text. So this file searches for the end of the
+// generation prompt.
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,8 +42,8 @@ static int token_at(const struct chat_rendering *r, size_t byte)
 }
 
 // Returns the part of the rendering before an answer. `span` is the number of the answer's first span. The frame is the
-// template's text between that span and the span before it. The answer begins after the longest end of the generation
-// prompt that the frame contains.
+// template's text between that span and the span before it. The answer begins after the longest suffix of the
+// generation prompt that the frame contains.
 static struct chat_part part_before(const struct chat_rendering *r, struct tail_search *prompt_end, int span)
 {
     const struct jinja_span *spans = r->output->spans;

@@ -299,7 +299,7 @@ static void count_excluded(struct reader *r, const char *key, struct model_confi
 static void read_quantisation(struct reader *r, struct model_config *c)
 {
     const char *key =
-        reader_get(r, "compression_config") ? "compression_config" : "quantization_config"; // the older name goes first
+        reader_get(r, "compression_config") ? "compression_config" : "quantization_config"; // the older name wins
     const json_t *object = reader_get(r, key);
     if (!object) return;
     if (!json_is_object(object)) {

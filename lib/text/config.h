@@ -21,11 +21,12 @@ struct model_config {
     int max_context; // max_position_embeddings, or the sliding window if shorter
     float norm_epsilon;
     bool tied_embeddings;
-    bool qkv_bias;                                // Qwen2, or attention_bias is true
-    bool o_bias;                                  // attention_bias is true
-    bool qk_norm;                                 // Qwen3
-    bool fp8;                                     // quantization_config: matrices are stored in FP8 with scales
-    int fp8_excluded_attention, fp8_excluded_mlp; // numbers of matrices not in FP8, of 4 and of 3 per layer
+    bool qkv_bias; // Qwen2, or attention_bias is true
+    bool o_bias;   // attention_bias is true
+    bool qk_norm;  // Qwen3
+    bool fp8;      // quantization_config: matrices are stored in FP8 with scales
+    // numbers of matrices that are not in FP8, over all layers (a layer has 4 attention and 3 MLP matrices)
+    int fp8_excluded_attention, fp8_excluded_mlp;
     int fp8_block; // rows and columns of a block with a scale; 0: scales per output or matrix
     double rope_theta;
     bool rope_llama3;   // rope type llama3
@@ -44,16 +45,15 @@ struct model_config {
 // with the file, the key and the allowed values.
 enum status model_config_read(const char *dir, struct model_config *config);
 
-// Computes by how much the RoPE angles grow from one position to the next: inv_freq [head_size/2], in radians, with
-// scaling applied.
+// Computes the RoPE frequencies inv_freq [head_size/2] in radians per position, with scaling applied.
 void model_config_inv_freq(const struct model_config *config, float *inv_freq);
 
-// Returns the text that an error message adds after the number max_context. It names sliding_window if that key limits
-// the context, else it is "".
+// Returns the text that an error message adds after the value of max_context. The text names sliding_window if that key
+// limits the context, else it is "".
 const char *model_config_context_note(const struct model_config *config);
 
 bool model_config_is_eos(const struct model_config *config, int32_t token);
 
-// Returns the number of prompt rows that take as long as the attention of one row to one entry. This is an estimate for
-// pacing (docs/glossary.md).
+// Returns the estimated time of one attention pair, in units of the time of one prompt row. Pacing uses it
+// (docs/glossary.md).
 double model_config_pair_rows(const struct model_config *config);

@@ -151,6 +151,11 @@ enum status sampling_resolve(struct sampling *s, int prompt_tokens, const struct
 
 static const char *const mode_names[] = {"auto", "on", "off", "required"};
 
+const char *prefill_mode_name(enum prefill_mode mode)
+{
+    return mode_names[mode];
+}
+
 bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p)
 {
     for (int i = PREFILL_AUTO; i <= PREFILL_REQUIRED; i++) {

@@ -110,7 +110,7 @@ enum status generation_field_check(const struct generation_field *field, double 
 double generation_field_number(const struct generation_field *field, const void *object);
 
 // Returns true if output token `index` needs more than the logits of its row: log-probabilities, penalties, a logit
-// bias, a grammar, or end tokens masked by min_tokens. The host samples such a token, in a few passes over the
+// bias, a grammar, or end tokens masked by min_tokens. The host then samples the token, in a few passes over the
 // vocabulary.
 bool sampling_needs_host(const struct sampling *s, int index);
 
@@ -121,9 +121,9 @@ void prefill_defaults(struct prefill *p);
 enum status sampling_check(const struct sampling *s, int vocab_size);
 enum status prefill_check(const struct prefill *p);
 
-// Settles max_tokens for a prompt of `prompt_tokens`. The default is `default_tokens` or the rest of the context,
-// whichever is less. Returns STATUS_OUT_OF_RANGE if the context has no room for one token after the prompt, or no room
-// for max_tokens. The error message calls max_tokens `name`.
+// Completes max_tokens for a prompt of `prompt_tokens`: a missing value becomes `default_tokens` or the rest of the
+// context, whichever is less. Returns STATUS_OUT_OF_RANGE if the context has no room for one token after the prompt, or
+// no room for max_tokens. The error message calls max_tokens `name`.
 enum { MAX_TOKENS_DEFAULT = 256 };
 enum status sampling_resolve(struct sampling *s, int prompt_tokens, const struct model_config *config,
                              int default_tokens, const char *name);
@@ -137,21 +137,22 @@ enum rate_reason {
     RATE_REASON_COUNT
 };
 
-#define PREFILL_MODES "auto|on|off|required"                          // choices of a command line
+#define PREFILL_MODES "auto|on|off|required" // choices of a command line
+const char *prefill_mode_name(enum prefill_mode mode);
 bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p); // false: not the name of a mode
 #define DRAFT_MODES "auto|off"
 bool draft_mode_parse(const char *name, enum draft_mode *mode_p);
 
 // Returns the output estimate: how many KV blocks the output is expected to use. `max_blocks` is how many it may still
-// need. The estimate is a quarter, since most answers end long before max_tokens. A low estimate costs preemptions, not
-// correctness.
+// need. The estimate is a quarter of them, since most answers end long before max_tokens. A low estimate costs
+// preemptions, not correctness.
 int64_t output_blocks_expected(int64_t max_blocks);
 
 // Time limit of a speculator's look-ahead passes, as a share of the time of its passes with prompt rows. Used by the
 // speculator and by the router's estimates.
 #define LOOK_AHEAD_SHARE 0.125
-// Unused time of look-ahead passes is saved, up to the share of this many passes. So prompts that were read one after
-// another finish their look-ahead together.
+// Unused look-ahead time accumulates, up to the share of this many passes. So prompts that were read in different
+// passes can share their look-ahead passes.
 #define LOOK_AHEAD_SAVED_PASSES 2.0
 
 // Returns the chunk size of a request's selection. With paper_exact, CHUNK_TOKENS_AUTO becomes the paper's chunk size.

@@ -8,7 +8,7 @@
 //
 // type  INT       int; uint32 or int32 in the protocols
 //       OPTIONAL  INT that may be absent: its default lies outside its range and means "not given"
-//       INT_OR_AUTO  INT or the word "auto", which is -1 in the struct and in the cluster protocol; clients send it
+//       INT_OR_AUTO  INT or the word "auto", which is -1 in the struct and in the cluster protocol; clients send "auto"
 //                 as a bool of the same oneof
 //       UINT64    uint64_t, every value is valid: no range
 //       REAL      double

@@ -56,6 +56,6 @@ void output_parser_push(struct output_parser *parser, const char *text, size_t n
 void output_parser_finish(struct output_parser *parser, output_part_fn *part, void *user);
 
 // Returns the bytes of the answer that were emitted or dropped. When `part` receives OUTPUT_REASONING or
-// OUTPUT_CONTENT, it is the position of that text in the answer.
+// OUTPUT_CONTENT, the result is the position of that text in the answer.
 size_t output_parser_used(const struct output_parser *parser);
 size_t output_parser_held(const struct output_parser *parser); // bytes of the answer in memory

@@ -20,8 +20,8 @@
 // unbounded loop and every way of backtracking then has a callout. Work is the number of callouts plus the bytes
 // between them. A callout or byte counts more in long patterns, since PCRE2 may search a whole class for each byte. It
 // also counts more in patterns with large numbers in {n,m}, since the first n repetitions have no callouts. The
-// patterns of GPT-2, Llama 3 and Qwen take at most 6 for each byte of any text, and their memory does not depend on the
-// text. A pattern such as (?:ab|c)+ takes about 120 bytes per repetition.
+// patterns of GPT-2, Llama 3 and Qwen take at most 6 units of work for each byte of any text, and their memory does not
+// depend on the text. A pattern such as (?:ab|c)+ takes about 120 bytes per repetition.
 enum { WORK_MIN = 1000000, WORK_PER_BYTE = 64, WORK_SOURCE_BYTES = 1024, WORK_REPEATS = 64 };
 #define REPEATS_MAX ((uint64_t)1 << 32)
 enum { DEPTH_MAX = 10000000, HEAP_MAX_KIB = 256 << 10 };

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lib/text/tail_search.h"
 
-// Returns byte `i` of the wanted end, read backwards.
+// Returns byte `i` of the wanted text, read backwards.
 static char byte_of(const struct tail_search *s, size_t i)
 {
     return *(s->end - 1 - i);
 }
 
-// Returns how many bytes match after `matched` matching bytes and then `byte`.
+// Returns how many bytes match if `byte` follows `matched` matching bytes.
 static size_t match_next(struct tail_search *s, size_t matched, char byte)
 {
     for (; matched > 0 && byte_of(s, matched) != byte; s->steps++)

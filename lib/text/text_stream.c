@@ -89,7 +89,7 @@ static enum status stop_set_create(const char *const *stops, int n, struct stop_
     return STATUS_OK;
 }
 
-// Creates a stream that takes over the reference to the set.
+// Creates a stream, which takes ownership of the reference to the set.
 static struct text_stream *stream_create(const struct tokenizer *tokenizer, struct stop_set *set)
 {
     struct text_stream *stream = mem_alloc(sizeof *stream);

@@ -4,8 +4,8 @@
 // Text is final when it ends in a whole character and no stop string can start in it; the rest is held back. The joined
 // pieces equal tokenizer_decode(ids, SKIP_SPECIAL | CONTINUATION), cut before the first completed stop string.
 // CONTINUATION keeps the blank before the first word, because generated text follows a prompt. Hugging Face and vLLM do
-// the same by decoding prompt and output together. The stop string that completes first wins, or the longest if several
-// complete at once. Token boundaries make no difference.
+// the same by decoding prompt and output together. The stop string that is complete first cuts the text, or the longest
+// if several are complete at the same byte. Token boundaries make no difference.
 //
 // One owner, one thread at a time. Streams that share stop strings may be used by different threads. The tokenizer is
 // borrowed until text_stream_free(); stop strings are copied.

@@ -79,7 +79,6 @@ const char *tokenizer_token(const struct tokenizer *tokenizer, int32_t id);
 
 bool tokenizer_is_special(const struct tokenizer *tokenizer, int32_t id);
 int tokenizer_vocab_size(const struct tokenizer *tokenizer); // largest id + 1
-int32_t tokenizer_bos(const struct tokenizer *tokenizer);    // -1 if there is none
 int32_t tokenizer_eos(const struct tokenizer *tokenizer); // -1 if there is none; generation_config.json may name more
 
 // Returns an upper bound on the bytes of text that one token stands for. A text of more than context * bound bytes is

@@ -34,7 +34,8 @@ static enum status read_named_token(const struct tokenizer *t, const json_t *con
 
 static enum status read_named_tokens(struct tokenizer *t, const json_t *config)
 {
-    TRY(read_named_token(t, config, "bos_token", &t->bos));
+    int32_t bos; // only checked: chat templates write its text
+    TRY(read_named_token(t, config, "bos_token", &bos));
     return read_named_token(t, config, "eos_token", &t->eos);
 }
 
@@ -74,7 +75,7 @@ enum status tokenizer_open(const char *model_dir, struct tokenizer **tokenizer_p
         mem_format("%s/tokenizer_config.json", model_dir); // in messages it stands for all files of read_config()
     json_t *root = NULL, *config = NULL;
     struct tokenizer *t = mem_alloc(sizeof *t);
-    t->bos = t->eos = t->bpe.unknown = -1;
+    t->eos = t->bpe.unknown = -1;
 
     enum status status = json_file_read(path, FILE_LIMIT_BYTES, &root);
     if (status == STATUS_OK) status = read_config(model_dir, &config);
@@ -83,12 +84,10 @@ enum status tokenizer_open(const char *model_dir, struct tokenizer **tokenizer_p
     if (status == STATUS_OK && (status = tokenizer_read(t, root))) status_context(status, "%s", path);
     if (status == STATUS_INVALID) status = STATUS_DATA; // the file's own pattern fails on one of its tokens
     if (status == STATUS_OK && (status = read_named_tokens(t, config))) status_context(status, "%s", config_path);
-    if (status == STATUS_OK) {
-        if (t->bos < 0 && t->n_before) t->bos = t->before[0];
+    if (status == STATUS_OK)
         *tokenizer_p = t;
-    } else {
+    else
         tokenizer_free(t);
-    }
     json_decref(root);
     json_decref(config);
     free(path);
@@ -135,11 +134,6 @@ bool tokenizer_is_special(const struct tokenizer *t, int32_t id)
 int tokenizer_vocab_size(const struct tokenizer *t)
 {
     return t->n_ids;
-}
-
-int32_t tokenizer_bos(const struct tokenizer *t)
-{
-    return t->bos;
 }
 
 int32_t tokenizer_eos(const struct tokenizer *t)

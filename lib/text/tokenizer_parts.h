@@ -78,7 +78,7 @@ struct tokenizer {
     struct decoder decoder;
     int32_t before[FRAME_LIMIT], after[FRAME_LIMIT]; // ids that ADD_SPECIAL adds before and after a text
     int n_before, n_after;
-    int32_t bos, eos;
+    int32_t eos;
     size_t longest_piece_bytes;
     struct token_shares shares;
     uint64_t fingerprint;

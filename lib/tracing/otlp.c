@@ -73,7 +73,7 @@ static void field_text(struct otlp_buffer *out, int field, const char *text)
     field_bytes(out, field, text, strlen(text));
 }
 
-// Begins a message within a message. Its length is written at its end, as a varint of a fixed number of bytes, which
+// Begins a message within a message. Its length is written when it ends, as a varint of a fixed number of bytes, which
 // parsers accept.
 enum { LENGTH_BYTES = 4 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Record of a request for its trace: its phases with their times, and its end. It becomes one span of the server with a
-// span for each phase (otlp.h). It contains no text and no tokens of prompts and answers.
+// Record of a request for its trace: its phases with their times, and its end. The record becomes a server span with a
+// child span for each phase (otlp.h). It contains no text and no tokens of prompts and answers.
 //
 // Phases follow one another without gaps: a phase begins when the previous phase ends. A request that is replayed waits
 // and is prefilled again, so a phase may occur several times.
@@ -47,7 +47,7 @@ struct trace_request { // fields of the client's request
 };
 
 struct trace_record {
-    struct trace_record *next; // for the tracer
+    struct trace_record *next; // next record of the tracer's list
 
     // Constant members.
     uint8_t trace_id[TRACE_ID_BYTES], parent_id[SPAN_ID_BYTES];

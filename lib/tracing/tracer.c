@@ -46,7 +46,7 @@ struct tracer {
 
     atomic_uint_fast64_t last_id;                    // relaxed, like the counts: they order nothing
     atomic_uint_fast64_t sent, dropped[TRACE_DROPS]; // spans
-    int64_t log_due_us[TRACE_DROPS];                 // thread alone: time before which nothing is logged
+    int64_t log_due_us[TRACE_DROPS];                 // used only by the thread: nothing is logged before this time
     struct otlp_buffer message;                      // used only by the tracer's thread
 
     pthread_t thread;
@@ -121,8 +121,8 @@ static void count(atomic_uint_fast64_t *counter, int n)
     atomic_fetch_add_explicit(counter, (uint64_t)n, memory_order_relaxed);
 }
 
-// Queues a record. Wakes the thread for the first record, so that the thread waits until that record is old enough, and
-// for a full batch. Returns false if the queue is full.
+// Queues a record. Wakes the thread at the first record, whose age decides how long the thread waits, and when a batch
+// is full. Returns false if the queue is full.
 static bool queue_add(struct tracer *tracer, struct trace_record *record)
 {
     pthread_mutex_lock(&tracer->lock);

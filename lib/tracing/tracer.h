@@ -19,7 +19,7 @@ struct tracer_options {
     const char *endpoint;       // HOST:PORT of the collector
     const struct rpc_tls *tls;  // NULL for plain text
     const char *headers;        // lines "name: value" that each call carries, or NULL
-    double sample;              // share of the traces begun here that are recorded, 0 to 1
+    double sample;              // share of the traces that begin here to record, 0 to 1
     const char *service_name;   // copied, like the next member
     const char *server_address; // address that clients connect to
     int64_t batch_ms;           // age at which a batch is sent; 0: 1000
@@ -36,11 +36,11 @@ void tracer_close(struct tracer *tracer, int64_t flush_ms);
 // Starts a trace if the context has none, so that all requests of a call are in one trace.
 void tracer_begin(struct tracer *tracer, struct trace_context *context);
 
-// Creates the record of a request that arrived at `start_us`, in the trace of the context, or in a trace that begins
-// here. Returns NULL if nothing is recorded because the trace begins here and is not sampled.
+// Creates the record of a request that arrived at `start_us`. It belongs to the trace of the context, or to a new
+// trace. Returns NULL if a new trace would begin and is not sampled.
 struct trace_record *tracer_record(struct tracer *tracer, const struct trace_context *context, int64_t start_us);
 
-// Ends a request and takes over its record.
+// Ends a request and takes ownership of its record.
 void tracer_finish(struct tracer *tracer, struct trace_record *record);
 
 void tracer_get_counts(struct tracer *tracer, struct trace_counts *counts);

@@ -69,7 +69,7 @@ static void cancel_all(struct core *c, const struct request_list *list)
 void core_free(struct core *c)
 {
     if (!c) return;
-    // Nodes are sent no cancels: their streams end next, and their work ends with the streams.
+    // No cancels are sent to nodes: the streams end next, and the nodes' work ends with the streams.
     for (struct core_node *node = core_first_node(c); node; node = core_node_next(node))
         core_drafting_node_gone(node);
     // Requests on nodes end first. A choice that shares the score of such a request then waits for a speculator or a
@@ -178,8 +178,8 @@ bool core_abort(struct core *c, const char *id, uint64_t owner, int64_t now_us)
 
 // --- time
 
-// A tick handles at most this many timers, the earliest first. A queue that becomes due at once would otherwise delay
-// other events. The other timers are due at the next tick, which follows at once.
+// A tick handles at most this many expired timers, the earliest first, so that other events do not wait long. The next
+// tick follows immediately and handles more.
 enum { TIMERS_MAX = 256 };
 
 static void expire_requests(struct core *c, int64_t now_us)

@@ -34,7 +34,15 @@ struct node_calibration {
     int look_ahead, chunk_tokens, pool_window, tail_tokens;
 };
 
-// The description of a node in its Hello. The caller has checked that its values are sane.
+// A pass as the node reports it: the time of `rows` rows with `pairs` attention pairs.
+struct pass_cost {
+    int64_t rows, pairs, us;
+    bool has_prompts; // true if some rows belong to prompts; worker groups only
+};
+
+enum { NODE_MEASURED_MAX = 16 };
+
+// A node's description of itself, from its Hello message. core_attach() checks the numbers.
 struct node_hello {
     char node_id[128], host[128], version[32];
     char backend[16], dtype[16], kv_dtype[16];
@@ -45,14 +53,16 @@ struct node_hello {
     uint64_t model_fingerprint, tokenizer_fingerprint;
     int vocab_size, context_tokens, token_budget, block_tokens, kv_blocks, max_seqs;
     bool prefix_cache;
-    struct node_calibration calibration; // speculator only
+    struct node_calibration calibration;          // speculator only
+    struct pass_cost measured[NODE_MEASURED_MAX]; // [n_measured] passes that the node measured while it started
+    int n_measured;
 };
 
 // New tokens of a request for the speculator that holds its prompt (drafting.h).
 struct draft_advance {
     const struct request *request;
     int from;         // index of the first new token in request->output
-    int ahead;        // tokens to guess after the new ones
+    int ahead;        // number of tokens to guess after the new tokens
     bool with_prompt; // true: the prompt is sent too, because the speculator has not read it
 };
 
@@ -74,8 +84,8 @@ struct core_ops { // called on the core's thread; must not block or call back in
     void (*send_drafts)(void *link, const struct node_draft *drafts, int n);        // to a worker group
     // Tells the node to finish its requests and leave. It may be called before core_attach() returns.
     void (*send_drain)(void *link);
-    // Ends the node's stream. The core does not use `link` afterwards. `reason` is NULL if nothing is wrong and
-    // core_release_nodes() was called.
+    // Ends the node's stream. The core does not use `link` afterwards. `reason` is NULL if core_release_nodes() ends
+    // the stream.
     void (*node_lost)(void *link, const char *reason);
     void (*ready_changed)(void *user, bool ready); // ready is true while a new request would be served
     void *user;
@@ -87,11 +97,11 @@ enum queue_class { QUEUE_LOW, QUEUE_NORMAL, QUEUE_HIGH, QUEUE_CLASSES };
 const char *queue_class_name(enum queue_class queue_class);
 
 struct core_options {
-    int max_queue_requests;    // most requests that are on no worker group; further ones are refused as EXHAUSTED
-    int64_t max_queue_tokens;  // most prompt tokens of these requests, see request_queue_tokens()
+    int max_queue_requests;    // limit of requests on no worker group; further requests are refused with EXHAUSTED
+    int64_t max_queue_tokens;  // limit of the sum of request_queue_tokens() of these requests
     int queue_reserve_percent; // percent of both bounds that each class leaves to each higher class; under 50
     int tenant_queue_percent;  // percent of both bounds for one tenant (tenant_share.h); 0: no bound
-    const struct tenant_weight *tenant_weights; // borrowed; if any are given, tenants that have none share one bound
+    const struct tenant_weight *tenant_weights; // borrowed; if there are weights, tenants without one share one bound
     int n_tenant_weights;
     int64_t max_wait_us; // a request is overdue after waiting this long in both waiting sets together
     // Longest wait of a prompt for a speculator. Once dispatched, the prompt waits for its score at most this long plus
@@ -99,15 +109,15 @@ struct core_options {
     int64_t score_timeout_us;
     int64_t stall_us; // a node that has work and makes no progress for this long hangs (health.h); 0: not checked
     int64_t eject_us; // duration of a node's first ejection (health.h); 0: nodes are not ejected
-    // Time of grace: after a worker group is lost or drains, new and queued requests that fit no other group wait this
-    // long for the group to come back. Then they end as UNAVAILABLE.
+    // Grace period after a worker group is lost or drains. Requests that fit no other group wait this long for the
+    // group to come back, and then end with UNAVAILABLE.
     int64_t worker_grace_us;
     // Interval of heartbeats. A node that sends nothing for three intervals is lost. Time in which the router itself
     // did not run does not count.
     int64_t heartbeat_us;
     int min_tokens;          // with prefill mode auto, prompts with fewer tokens are not speculated
     int tail_tokens;         // last tokens of a prompt that are always kept, at most a quarter of the prompt
-    int64_t selection_bytes; // most memory of the cache of selections; 0: no selection is held
+    int64_t selection_bytes; // memory limit of the cache of selections; 0: no selection is held
     int bins_ahead;          // most outstanding bins of a node; 2 keeps the node busy
     enum bin_policy policy;
     int batch_requests;  // number of requests in an arrival batch; BIN_BATCH only
@@ -120,14 +130,14 @@ struct core_options {
     int64_t (*clock_us)(void); // clock that measures the planning time, for metrics only; NULL: not measured
 };
 
-// Takes over the options that have `queue` in their name: the bounds of the queue. Waiting requests stay, even if they
+// Applies new bounds of the queue: the options that have `queue` in their name. Waiting requests stay, even if they
 // exceed the new bounds.
 void core_set_queue_bounds(struct core *c, const struct core_options *options);
 
 struct core *core_create(const struct core_options *options, const struct core_ops *ops);
-void core_free(struct core *c); // every request left ends as CANCELLED first
+void core_free(struct core *c); // first ends all remaining requests as CANCELLED
 
-// --- clients. core_submit() takes over the request. A refused request ends through sink.done like any other:
+// --- clients. core_submit() takes ownership of the request. A refused request ends through sink.done like any other:
 // EXHAUSTED, UNAVAILABLE, OUT_OF_RANGE, DEADLINE, or EXISTS if the id is already running.
 void core_submit(struct core *c, struct request *r, int64_t now_us);
 // End requests as CANCELLED. Return false if there is no such request. core_cancel() finds the request by number, when
@@ -135,7 +145,7 @@ void core_submit(struct core *c, struct request *r, int64_t now_us);
 // or among the requests of all owners if owner is 0.
 bool core_cancel(struct core *c, uint64_t number, int64_t now_us);
 bool core_abort(struct core *c, const char *id, uint64_t owner, int64_t now_us);
-// Takes over a request that was aborted before it was submitted, and ends it in the same way.
+// Takes ownership of a request that was aborted before it was submitted, and ends it as CANCELLED.
 void core_submit_aborted(struct core *c, struct request *r, int64_t now_us);
 
 // --- nodes. core_attach() refuses a node that has the wrong tokenizer, another model or bad counts. status_message()
@@ -152,20 +162,21 @@ struct node_heartbeat {
     uint64_t preemptions;        // preemptions since the node's process started
     uint64_t progress;           // counter that grows while the node computes; 0: the node does not count progress
     uint64_t last_bin;           // id of the latest bin included in `requests`; 0: the node does not count requests
-    int64_t requests;            // requests that the node computes or that wait on it
+    int64_t requests;            // requests that the node computes, or that wait on the node
     int held_prompts;            // prompts that a speculator holds to draft answers
     int held_kv_blocks;          // KV blocks of the held prompts
     const struct node_gpu *gpus; // [n_gpus] the GPUs of the node's ranks, in any order; borrowed
     int n_gpus;
 };
 void core_heartbeat(struct core *c, struct core_node *node, const struct node_heartbeat *heartbeat, int64_t now_us);
-// Gives the node no new work, because it drains. `reason` says which GPU trouble makes the node leave by itself. It is
-// empty if the node was told to leave.
+// Gives a draining node no new work. `reason` names the GPU trouble if the node leaves by itself. It is empty if the
+// node was told to leave.
 void core_draining(struct core *c, struct core_node *node, const char *reason, int64_t now_us);
 
 // Drains a node for an operator: it gets no new work, is told to finish its requests, and leaves. Draining it again
 // changes nothing. `instance` is the node's process, or 0 for any process. If the process loses its stream before it
-// reads the message, it is told again when it attaches. Returns NOT_FOUND if no such node is attached.
+// reads the message, the core sends the message again when the process attaches. Returns NOT_FOUND if no such node is
+// attached.
 struct node_drain {
     uint64_t instance;
     enum node_role role;
@@ -176,11 +187,6 @@ struct node_drain {
 enum status core_drain_node(struct core *c, const char *node_id, uint64_t instance, int64_t now_us,
                             struct node_drain *drain_p);
 
-// A pass as the node reports it: the time of `rows` rows with `pairs` attention pairs.
-struct pass_cost {
-    int64_t rows, pairs, us;
-    bool has_prompts; // worker groups: true if some rows are of prompts
-};
 void core_passed(struct core *c, struct core_node *node, const struct pass_cost *pass, int64_t now_us);
 
 struct score_result {
@@ -203,7 +209,7 @@ struct sequence_result {
     const int32_t *tokens;
     const struct token_logprob *logprobs; // [n_tokens] or NULL if not asked for
     int n_tokens;
-    const struct token_logprob *prompt_logprobs; // [n_prompt_logprobs] the first is of token prompt_logprobs_from
+    const struct token_logprob *prompt_logprobs; // [n_prompt_logprobs] for the tokens from prompt_logprobs_from on
     int n_prompt_logprobs, prompt_logprobs_from;
     bool finished;
     enum finish_reason reason; // valid if finished
@@ -215,10 +221,10 @@ struct sequence_result {
 void core_step(struct core *c, struct core_node *node, const struct sequence_result *results, int n, int64_t now_us);
 
 // Tells the core how many draft tokens per request a worker group would verify now. While the length is 0, speculators
-// are not sent the new tokens of its requests (struct draft_advance).
+// are not sent the new tokens of the group's requests (struct draft_advance).
 void core_draft_length(struct core_node *node, int length);
-// Passes a speculator's drafts on to the worker groups. Leaves out wrong drafts, and every draft of a request after the
-// 16th since its last advance. The log reports them at a limited rate.
+// Passes a speculator's drafts on to the worker groups. Drops invalid drafts, and every draft of a request after the
+// 16th since the request's last advance. The log reports dropped drafts at a limited rate.
 void core_drafts(struct core *c, struct core_node *node, const struct node_draft *drafts, int n, int64_t now_us);
 
 // --- time. core_tick() handles silent nodes, deadlines and overdue requests, then dispatches bins. Call it after every
@@ -242,13 +248,13 @@ struct node_status {
     int kv_blocks_free, running;
     int held_prompts, held_kv_blocks; // held by a speculator for drafts
     uint64_t tokens_in, tokens_out, cached_tokens;
-    uint64_t passes, pass_rows, pass_pairs, pass_us; // sums over its passes
+    uint64_t passes, pass_rows, pass_pairs, pass_us; // sums over the node's passes
     const struct pass_times *pass_times;             // borrowed until the next event of the core
     uint64_t pass_gaps;                              // number of gaps between two passes while the node had work
     int64_t pass_gap_us;                             // total time of the gaps
     uint64_t quality_scores;                         // prompts whose keep rate the speculator chose
     double quality_keep_rate;                        // mean of these keep rates; 0: there is no such prompt
-    double pass_fixed_us, pass_row_us, pass_pair_us; // its cost model (sched/cost.h); all 0: not known yet
+    double pass_fixed_us, pass_row_us, pass_pair_us; // the node's cost model (sched/cost.h); all 0: not known yet
     double pass_noise;                               // see cost_noise()
     int64_t attached_us;                             // time of attaching
 };
@@ -281,7 +287,7 @@ struct core_status {
     uint64_t model_fingerprint; // 0 while no worker group is attached
     struct bin_totals score_bins, prefill_bins;
     struct core_totals totals;
-    uint64_t ejections, hangs;       // number of times that a node was ejected; that a node hung
+    uint64_t ejections, hangs;       // number of ejections and of hangs, over all nodes
     const char *calibration_problem; // see core_calibration_problem(); NULL: no problem
     int n_nodes;
     struct node_status *nodes; // owned by the status

@@ -8,8 +8,8 @@
 #include "router/core/core_state.h"
 #include "router/sched/estimate.h"
 
-// Returns the time until the queue is empty. The estimate covers prefill only, so the real time is not shorter. The
-// measured speed includes everything that makes requests wait.
+// Returns the time until the queue is empty: the larger of the estimate and the time at the measured speed. The
+// estimate covers prefill only. The measured speed includes everything that makes requests wait.
 static double queue_us_of(const struct core *c, enum node_role role, double estimate_us)
 {
     int64_t rows = c->waiting[role].rows;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A copy of everything that metrics show of the core, so that another thread can format it. The cost of a copy is
+// A copy of everything that metrics show about the core, so that another thread can format it. The cost of a copy is
 // proportional to the number of nodes. Use on the core's thread only.
 #pragma once
 
@@ -11,7 +11,7 @@ struct pool_metrics {
     int nodes;            // nodes that take work
     int waiting, running; // requests that wait for the pool; requests on its nodes
     int64_t waiting_rows; // rows that the waiting requests will take in bins
-    double queue_us,      // time until the waiting requests are dispatched; 0: none waits; INFINITY: not known
+    double queue_us,      // time until the waiting requests are dispatched; 0: no request waits; INFINITY: not known
         work_us;          // see estimate_pool(); INFINITY: not known
     uint64_t busy_us,     // counter: time that nodes of the pool spent in passes
         attached_us;      // counter: time for which nodes of the pool were attached, summed over the nodes

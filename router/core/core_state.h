@@ -27,19 +27,19 @@ struct drained_process {
 };
 enum { DRAINED_MAX = 64 };
 
-// Default limit of the dispatch work of a tick for one pool, in units of dispatch.c: work_done(). It takes about a
-// millisecond. A tick with no limit would delay other events by 0.1 s if a thousand nodes were idle.
+// Default limit of the dispatch work of a tick for one pool, in units of dispatch.c: work_done(). This work takes about
+// a millisecond. A tick with no limit would delay other events by 0.1 s if a thousand nodes were idle.
 enum { CORE_TICK_WORK = 2048 };
 
 struct core_health {
     struct suspect suspects[SUSPECTS_MAX]; // ring: a new entry replaces the oldest one
     unsigned n_suspects;                   // number of entries ever added
-    // Requests a check in this tick: a node attached, lost requests or missed a score's deadline. Set by nodes.c,
-    // node_reports.c and requests.c.
+    // true: this tick checks the nodes, because a node attached, lost requests or missed a score's deadline. Set by
+    // nodes.c, node_reports.c and requests.c.
     bool pending;
     int64_t checked_us,        // time of the last check of the nodes
         compared_us;           // time of the last comparison of their speeds
-    uint64_t ejections, hangs; // number of times that a node was ejected; that a node hung
+    uint64_t ejections, hangs; // number of ejections and of hangs, over all nodes
 };
 
 struct core {
@@ -49,7 +49,7 @@ struct core {
     struct request_table table;             // requests.c; all requests that have not ended
     struct request_timers timers;           // requests.c
     struct ledger ledger;                   // ledger.c
-    struct waiting_set waiting[NODE_ROLES]; // requests.c adds and removes requests; dispatch.c has the planner pick
+    struct waiting_set waiting[NODE_ROLES]; // requests.c adds and removes requests; dispatch.c plans bins from them
 
     // The part of the state that sched/ reads. nodes.c writes `nodes`, core.c now_us, ledger.c computed_share,
     // dispatch.c reservation. nodes.c and requests.c clear the reservation when its node or request goes.
@@ -66,7 +66,7 @@ struct core {
     struct node_calibration calibration;
     uint64_t model_fingerprint; // nodes.c; model of the worker group attached last; 0: no group has attached
     int64_t workers_gone_us;    // nodes.c; the last time that a worker group was lost, began to drain or left; 0: never
-    int workers_gone_context;   // nodes.c; longest context of the worker groups that left within the time of grace
+    int workers_gone_context;   // nodes.c; longest context of the worker groups that left within the grace period
     struct drained_process drained[DRAINED_MAX]; // nodes.c; ring: a new entry replaces the oldest one
     unsigned n_drained;                          // nodes.c; number of entries ever added
     bool advances_wait;                          // drafting.c; true: core_drafting_flush() has advances to send
@@ -84,7 +84,7 @@ static inline struct core_node *core_first_node(const struct core *c)
     return core_node_of(c->view.nodes);
 }
 
-// Returns the end of the time of grace (core_options.worker_grace_us), or 0 if no worker group has ever left.
+// Returns the end of the grace period (core_options.worker_grace_us), or 0 if no worker group has ever left.
 static inline int64_t core_grace_end_us(const struct core *c)
 {
     return c->workers_gone_us ? c->workers_gone_us + c->options.worker_grace_us : 0;

@@ -5,6 +5,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
+#include "router/core/request_stages.h"
 #include "router/core/requests.h"
 #include "router/sched/bin_planner.h"
 #include "router/sched/prefix_tails.h"
@@ -30,6 +31,7 @@ static void plan_apply(struct core *c, struct waiting_set *set, struct core_node
     waiting_set_commit(set);
     for (int i = 0; i < plan->n; i++) {
         requests[i] = request_of(plan->requests[i]);
+        request_stage_dispatched(requests[i], node, plan);
         core_request_place(c, requests[i], node, bin, now_us);
     }
     ledger_bin_sent(&c->ledger, &c->view, node, bin, plan->rows, plan->uncached_rows);
@@ -75,8 +77,8 @@ static void dispatch_to(struct core *c, struct core_node *node, int64_t now_us)
     plan_apply(c, set, node, &plan, now_us);
 }
 
-// Updates the reservation. The old and the new reserved group then have a different number of blocks left for other
-// requests.
+// Updates the reservation. Marks the old and the new reserved group as changed, because the number of blocks that they
+// may lend changes.
 static void update_reservation(struct core *c)
 {
     struct reservation before = c->view.reservation;
@@ -111,8 +113,8 @@ static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
         waiting_set_open_batch(set);
         if (role == NODE_WORKER) update_reservation(c);
         struct sched_node *node = node_index_next(&c->nodes[role], &c->view);
-        // A node is asked for each request that became packable or overdue. If the node takes other requests, another
-        // node is asked.
+        // Asks a node for each request that became packable or overdue. If the node takes other requests instead, asks
+        // another node.
         while (!node && set->unasked && work_done(c, role) < end) {
             node = node_index_next_for(&c->nodes[role], &c->view, set->unasked);
             if (!node) waiting_set_asked(set, set->unasked);
@@ -126,7 +128,7 @@ static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
 
 void core_dispatch(struct core *c, int64_t now_us)
 {
-    // While a round goes on, the other pool begins one only after a change. Two rounds that each take several ticks
+    // While a round goes on, the other pool begins a round only after a change. Two rounds that each take several ticks
     // would otherwise start each other for ever.
     bool goes_on = core_dispatch_is_pending(c);
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++)

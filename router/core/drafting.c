@@ -7,12 +7,13 @@
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 
-enum { UNREAD_ANSWER_MIN = 16 };   // an unscored prompt is read if at least this many tokens are left to generate
+// A prompt that was not scored is drafted only if at least this many tokens are left to generate.
+enum { UNREAD_ANSWER_MIN = 16 };
 enum { MESSAGE_TOKENS = 1 << 20 }; // most tokens of several advances in one message; nodes refuse over 64 MiB
 
-// The most drafts of a request that its worker group is sent between two advances, because the group handles each of
-// them before its next pass. A drafter sends at most 7 for an advance (1, 2, 4 .. 64 guesses), and some for the
-// previous advance still arrive.
+// Limit of a request's drafts that are sent to its worker group between two advances. The group handles every draft
+// before its next pass. A speculator sends at most 7 drafts for an advance (1, 2, 4 .. 64 guesses), and late drafts for
+// the previous advance may arrive too.
 enum { DRAFTS_MAX = 16 };
 
 // --- which speculator holds the prompt
@@ -68,8 +69,8 @@ static struct core_node *idle_speculator(const struct core *c, const struct requ
     return best;
 }
 
-// Gives the prompt to an idle speculator and returns it. Returns NULL if there is none, or if the rest of the answer is
-// too short. The answer is then not drafted at all.
+// Assigns the prompt to an idle speculator and returns the speculator. Returns NULL if no speculator is idle, or if the
+// rest of the answer is too short. The answer is then never drafted.
 static struct core_node *give_to_idle_speculator(const struct core *c, struct request *r)
 {
     bool is_long = r->spec.sampling.max_tokens - r->usage.completion_tokens >= UNREAD_ANSWER_MIN;
@@ -82,8 +83,8 @@ static struct core_node *give_to_idle_speculator(const struct core *c, struct re
 
 // --- advances
 
-// Returns how many tokens to guess. A draft reaches beyond the pass that runs meanwhile, so it is longer than the
-// group's draft length.
+// Returns how many tokens to guess. A draft must reach beyond the tokens of the pass that runs meanwhile, so it is
+// longer than the group's draft length.
 static int tokens_ahead(const struct request *r)
 {
     return r->account.node ? 2 * (r->account.node->draft_length + 1) : 0;
@@ -148,7 +149,7 @@ void core_drafting_flush(struct core *c)
 
 // --- drafts
 
-// Returns what is wrong with the draft, or NULL if nothing is.
+// Returns why the draft is invalid, or NULL if it is valid.
 static const char *draft_error(const struct core *c, const struct request *r, const struct node_draft *draft)
 {
     if (r->drafting.n_drafts >= DRAFTS_MAX) return "over 16 drafts came for the tokens that were sent last";
@@ -173,8 +174,8 @@ static struct node_draft draft_rest(const struct request *r, const struct node_d
     return rest;
 }
 
-// Returns the request of a draft, if the node holds its prompt and a worker group runs it. Otherwise the draft crossed
-// with an end or a loss.
+// Returns the request of a draft, if the node holds its prompt and a worker group runs it. Returns NULL if the request
+// ended, or lost its node, while the draft was on its way.
 static struct request *request_of_draft(struct core *c, const struct core_node *node, const struct node_draft *draft)
 {
     struct request *r = request_table_find(&c->table, draft->request);

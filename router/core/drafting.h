@@ -3,12 +3,12 @@
 // guesses the answer ahead. The router sends the speculator the tokens that the group has generated (an advance). It
 // sends the group the tokens that the speculator expects next (a draft).
 //
-// Drafts have no accounts, and nothing waits for them. If a speculator is lost, releases a prompt or guesses wrongly,
-// the group only accepts fewer draft tokens. While a worker group is too busy to verify drafts, no advances of its
-// requests are sent. The next advance has all tokens since the last one.
+// Drafts are optional: nothing waits for them, and the ledger does not book them. If a speculator is lost, releases a
+// prompt or guesses wrongly, the group only accepts fewer draft tokens. While a worker group is too busy to verify
+// drafts, no advances of its requests are sent. The next advance has all tokens since the last advance.
 //
 // A speculator holds the prompts that it has scored. A prompt whose score was reused, or whose tokens are all kept, is
-// given to a speculator that has nothing to score.
+// sent to a speculator that has nothing to score.
 //
 // Use on the core's thread only.
 #pragma once
@@ -18,7 +18,7 @@
 // Notes that the node has scored the request's prompt and holds it, if request_is_drafted().
 void core_drafting_held(struct request *r, struct core_node *node);
 
-// Notes that the request has new tokens and goes on.
+// Notes that the request has new tokens and has not ended.
 void core_drafting_advanced(struct core *c, struct request *r);
 
 // Sends the advances since the last call, in one message for each speculator. Many tokens are sent in several messages.

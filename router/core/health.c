@@ -1,5 +1,4 @@
 // SPDX-License-Identifier: Apache-2.0
-// See health.h.
 #include "router/core/health.h"
 
 #include <math.h>
@@ -13,7 +12,7 @@
 #include "router/core/requests.h"
 #include "router/sched/node_index.h"
 
-#define SLOW         10.0   // a node is slow from this many times the median of its peers
+#define SLOW         10.0   // a node is slow if its pass takes this many times the median of its peers
 #define STALL_US_MAX 86.4e9 // a day: the longest limit, whatever a node reports
 enum {
     SLOW_ROWS = 64,    // rows of the pass by which nodes are compared
@@ -68,8 +67,8 @@ static void node_readmit(struct core *c, struct core_node *node)
 
 // --- progress
 
-// Returns how long the node may take to show progress. A node that does not count its progress and has no cost model
-// yet may take any time.
+// Returns how long the node may go without progress. There is no limit for a node that does not count its progress and
+// has no cost model yet.
 static int64_t stall_limit_us(const struct core *c, const struct core_node *node)
 {
     const struct node_limits *limits = &node->sched.limits;
@@ -266,8 +265,8 @@ static void check_node(struct core *c, struct core_node *node, int64_t absent_us
     }
 }
 
-// Checks all nodes. Ticks come at least once per heartbeat interval. In a longer gap, this process did not run and
-// could not read the nodes' progress. So the gap does not count as time with no progress.
+// Checks all nodes. Ticks come at least once per heartbeat interval. During a longer gap, this process did not run and
+// could not read the nodes' progress. So the gap does not count as time without progress.
 void core_health_check(struct core *c, int64_t now_us)
 {
     if (!c->health.pending && now_us - c->health.checked_us < c->options.heartbeat_us / 4) return;

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides which attached nodes are given work. A node that hangs or is far slower than its peers is ejected: it keeps
-// its stream, gets no new work, and is admitted again gradually (as in outlier detection of Envoy).
+// Decides which attached nodes get work. A node that hangs or is far slower than its peers is ejected: it keeps its
+// stream, gets no new work, and is admitted again gradually (as in outlier detection of Envoy).
 //
 // - Progress is a reported pass, a result, or a Heartbeat.progress that has grown. A heartbeat alone is no progress,
 //   because it comes from another thread than the work.
 // - A node hangs if it has work and makes no progress for `stall_us` and for several times the expected time of its
 //   longest pass. A hung speculator is ejected and its requests go on without it. A hung worker group is lost, and
 //   ejected when it attaches again.
-// - A node has lost requests if its heartbeat counts fewer requests than it has to answer. It counts as hung at once.
+// - A node has lost requests if its heartbeat counts fewer requests than it has to answer. It counts as hung
+// immediately.
 // - A speculator that answers a request too late (score timeout) is ejected. If it has made no progress since it got
 //   the request, it counts as hung.
 // - A node that is ten times slower than the median of its peers is ejected and finishes its requests. Peers are nodes

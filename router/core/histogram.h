@@ -14,7 +14,7 @@ struct histogram_scale {
     int64_t edges[HISTOGRAM_EDGES_MAX]; // ascending; a value equal to an edge counts in the bucket below the edge
 };
 
-extern const struct histogram_scale histogram_request_us;    // 1 ms to 1000 s, five edges to a decade
+extern const struct histogram_scale histogram_request_us;    // 1 ms to 1000 s, five edges per decade
 extern const struct histogram_scale histogram_token_us;      // 1 ms to 1 s, finest around 10 ms
 extern const struct histogram_scale histogram_plan_us;       // 10 us to 0.5 s
 extern const struct histogram_scale histogram_share_ppm;     // 5 % to 100 %, in millionths

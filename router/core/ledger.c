@@ -12,8 +12,8 @@ enum { COMPUTED_MEMORY = 8 }; // the share of computed rows forgets a bin after 
 // The weight of a generated token in its tenant's counter. A row that is read has weight 1 (as in arXiv 2401.00588).
 enum { OUTPUT_WEIGHT = 2 };
 
-// Number of vocabulary entries that the host samples from in about the time in which a GPU computes OUTPUT_WEIGHT rows
-// of an 8B model.
+// The host samples from this many vocabulary entries in about the time in which a GPU computes OUTPUT_WEIGHT rows of an
+// 8B model.
 enum { SAMPLED_ENTRIES_PER_TOKEN = 32768 };
 
 enum queue_class ledger_class_of(int32_t priority)
@@ -107,8 +107,8 @@ void ledger_charge_time(struct request *r, int64_t now_us)
 
 // --- bins and nodes
 
-// KV blocks: the prompt blocks that requests hold in their node's record are charged to the node once, whatever
-// the number of requests that hold them. Every other block is the request's own.
+// KV blocks: a prompt block in the node's prefix index is charged to the node once, even if several requests hold it.
+// Every other block belongs to one request.
 
 static int held_blocks(const struct request *r)
 {
@@ -131,7 +131,7 @@ void ledger_kv_blocks_updated(struct request *r)
     set_own_blocks(r, sched_request_kv_blocks(&r->sched, block_tokens) - held_blocks(r));
 }
 
-// Returns the blocks that all requests on the node hold in its record.
+// Returns the number of blocks that the node's requests hold in its prefix index.
 static int64_t shared_blocks(const struct sched_node *node)
 {
     return sched_node_shares_blocks(node) ? prefix_record_blocks_held(node->prefixes) : 0;
@@ -266,8 +266,8 @@ static void learn_share(struct sched_node *node, const struct pass_cost *pass, i
     cost_share_learn(&node->share, (double)pass->us - decode_us, (double)pass->us);
 }
 
-// Returns the time of the pass, cut so that the node's passes take no more time than has passed since it attached. So a
-// wrong report does not show a pool as busier than possible.
+// Returns the time of the pass, capped so that the sum over the node's passes is at most its attached time. So a wrong
+// report cannot show a pool as busier than possible.
 static uint64_t busy_us_of(const struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
     int64_t before_us = (int64_t)(node->measures->counts.pass_us - node->at_attach.pass_us);
@@ -281,9 +281,9 @@ void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64
     ledger->pools[node->sched.role].gone_us += (uint64_t)(now_us - node->attached_us);
 }
 
-// Measures the gap between two passes. A node that still has requests when it reports a pass begins the next one at
-// once. So the time between the two reports, less the time of the second pass, was spent between the passes. The gap
-// may be negative, because the latencies of the reports vary. In the sum they cancel out.
+// Measures the gap between two passes. A node that still has requests when it reports a pass begins the next pass
+// immediately. So the time between the two reports, less the time of the second pass, was spent between the passes. A
+// gap may be negative, because the latencies of the reports vary. In the sum of the gaps, these differences cancel out.
 static void gap_measure(struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
     struct node_counts *counts = &node->measures->counts;
@@ -292,6 +292,18 @@ static void gap_measure(struct core_node *node, const struct pass_cost *pass, in
         counts->pass_gap_us += now_us - node->passed_us - pass->us;
     }
     node->passed_us = node->sched.account.requests.count ? now_us : 0;
+}
+
+void ledger_node_measured(struct core_node *node, int64_t now_us)
+{
+    const struct node_hello *hello = &node->hello;
+    struct cost_pass passes[NODE_MEASURED_MAX];
+    int n = 0;
+    for (int i = 0; i < hello->n_measured; i++) {
+        const struct pass_cost *pass = &hello->measured[i];
+        if (node_pass_is_possible(node, pass)) passes[n++] = (struct cost_pass){pass->rows, pass->pairs, pass->us};
+    }
+    cost_begin(&node->sched.cost, passes, n, now_us);
 }
 
 void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const struct pass_cost *pass, int64_t now_us)
@@ -318,7 +330,7 @@ void ledger_scored(struct request *r, int cached_tokens, int64_t now_us)
     int n_tokens = sched_request_rows(&r->sched);
     r->usage.scored_tokens += n_tokens;
     cost_prompt_done(&node->sched.cost, n_tokens - cached_tokens, now_us);
-    histogram_add(&node->measures->score, now_us - r->account.charged_us); // time since it was dispatched
+    histogram_add(&node->measures->score, now_us - r->account.charged_us); // time since the dispatch
     if (cached_tokens <= 0) return;
     if (cached_tokens > n_tokens) cached_tokens = n_tokens;
     r->usage.score_cached_tokens += cached_tokens;

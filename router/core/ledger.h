@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The accounts of the core, and the only code that writes them:
 //
-//   of a request   usage, timing, account (its node and bin, and what they hold for it)
+//   of a request   usage, timing, account (its node, its bin and the resources it uses there)
 //   of a node      sched.account (outstanding bins, rows, attention pairs, KV blocks), sched.cost, sched.share, the
 //                  entries of sched.prefixes and which of them its requests hold, its measures
 //   of the core    waiting requests and tokens per class, running requests, totals, measures, the share of rows
@@ -9,8 +9,8 @@
 //   of a tenant    its waiting requests and tokens; the tokens generated for it (the waiting set charges dispatched
 //                  rows when it picks them)
 //
-// Each function books one step in the life of a request, in all accounts that it touches, so that they cannot disagree.
-// Decides nothing, calls no callback. One thread.
+// Each function books one step in the life of a request in all accounts that the step affects, so the accounts cannot
+// disagree. Decides nothing, calls no callback. One thread.
 #pragma once
 
 #include "router/core/node.h"
@@ -23,9 +23,9 @@ struct class_count {
 
 // Counters of all nodes of a pool that have ever been attached. They only grow.
 struct pool_counts {
-    uint64_t dispatched_rows; // includes rows that a cache holds
-    uint64_t busy_us;         // time of passes; counts for each node at most the time for which it was attached
-    uint64_t gone_us;         // time for which nodes that are gone were attached
+    uint64_t dispatched_rows; // includes rows that the node's prefix cache holds
+    uint64_t busy_us;         // time of passes; for each node at most its attached time
+    uint64_t gone_us;         // attached time of the nodes that are gone
 };
 
 struct ledger {
@@ -37,14 +37,14 @@ struct ledger {
     struct pool_counts pools[NODE_ROLES];
     struct tenant_accounts tenants;
     struct core_measures measures;
-    struct node_measures_list nodes; // nodes.c acquires and releases
+    struct node_measures_list nodes; // nodes.c acquires and releases the entries
 };
 
 // A bin that was dispatched and in which at least one request waits for its score or its first token.
 struct core_bin {
     uint64_t id;
     int open;         // requests that wait for their score or first token
-    int open_fitting; // part of `open` that are no long prompts; the bin is outstanding while it is over 0
+    int open_fitting; // requests in `open` that are not long prompts; the bin is outstanding while this is over 0
 };
 
 enum queue_class ledger_class_of(int32_t priority);
@@ -54,7 +54,7 @@ int64_t ledger_waiting_tokens(const struct ledger *ledger);
 
 void ledger_arrived(struct ledger *ledger, struct request *r);
 void ledger_refused(struct ledger *ledger, struct request *r, enum status status, int64_t now_us);
-// Books that the request joins the queue. `tenant`: the name by which its part of the queue is bounded.
+// Books that the request joins the queue. `tenant` is admission_queue_tenant().
 void ledger_admitted(struct ledger *ledger, struct request *r, const char *tenant);
 
 // --- time: adds the time since the last step to the field of `timing` that belongs to the request's state
@@ -75,6 +75,9 @@ void ledger_node_gone(struct ledger *ledger, const struct core_node *node, int64
 
 // --- results
 
+// Learns the costs of a node that attaches from the passes that it measured while it started. They are no work of the
+// router, so no other account changes.
+void ledger_node_measured(struct core_node *node, int64_t now_us);
 void ledger_pass_reported(struct ledger *ledger, struct core_node *node, const struct pass_cost *pass, int64_t now_us);
 void ledger_scored(struct request *r, int cached_tokens, int64_t now_us);
 void ledger_score_reused(struct ledger *ledger, struct request *r); // r->keep_rate comes from an earlier score
@@ -85,9 +88,9 @@ void ledger_conversation_kept(struct request *r, int frozen, int recalled);     
 void ledger_ready(struct request *r);                                            // call when r->kept is known
 void ledger_speculation_decided(struct ledger *ledger, const struct request *r); // books r->skip and the kept tokens
 void ledger_prefill_cached(struct request *r, int cached_tokens);
-// Books verified draft tokens. A worker group's counts are not trusted: verified tokens are cut to what max_tokens
-// leaves, accepted tokens to `n_used`. `n_used` is the number of new tokens that are in the answer. Tokens after a stop
-// string are not.
+// Books verified draft tokens. `n_used` is the number of new tokens in the answer, without tokens after a stop string.
+// A worker group's counts are not trusted. Verified tokens are capped at the tokens that max_tokens leaves, accepted
+// tokens at `n_used`.
 void ledger_draft_verified(struct ledger *ledger, struct request *r, const struct sequence_result *result, int n_used);
 void ledger_prompt_computed(struct request *r, int cached_tokens, int64_t now_us);
 void ledger_tokens_received(struct ledger *ledger, struct request *r, int n,
@@ -95,12 +98,12 @@ void ledger_tokens_received(struct ledger *ledger, struct request *r, int n,
 // Returns the charge for n generated tokens: 1 for each token. Each of the `on_host` tokens that the host samples
 // (sampling_needs_host) costs vocabulary / 32,768 more.
 double ledger_output_tokens(int n, int on_host, int vocab_size);
-// Charges the tenant for the log-probabilities of n prompt tokens, in addition to their rows. One costs as much as the
-// extra charge for a token that the host samples.
+// Charges the tenant for the log-probabilities of n prompt tokens, in addition to their rows. Each log-probability
+// costs as much as the extra charge for a token that the host samples.
 void ledger_prompt_logprobs_received(struct ledger *ledger, struct request *r, int n);
-// Books that the client used the first n_used of the n tokens received last. For tokens that came together, the first
-// one carries the time since the previous token, and the rest count as 0. The tenant is charged two rows for each unit
-// of ledger_output_tokens().
+// Books that the answer contains the first n_used of the n tokens received last. If tokens came together, the
+// inter-token time of the first is the time since the previous token; the others have 0. The tenant is charged two rows
+// for each unit of ledger_output_tokens().
 void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_used);
 void ledger_kv_blocks_updated(struct request *r); // call after the request has got tokens
 
@@ -108,6 +111,6 @@ void ledger_kv_blocks_updated(struct request *r); // call after the request has 
 
 void ledger_lost_at_speculator(struct request *r);
 void ledger_replayed(struct ledger *ledger, struct request *r, enum node_loss loss);
-// Books the end, as the last step of a request.
+// Books the end of a request. This is the request's last step.
 void ledger_ended(struct ledger *ledger, struct request *r, enum finish_reason reason, enum status status,
                   int64_t now_us);

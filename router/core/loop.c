@@ -19,13 +19,13 @@ struct loop {
     struct core *core; // borrowed; used by the thread only
     pthread_t thread;
     pthread_mutex_t lock; // guards the fields below
-    pthread_cond_t wake;  // posts, or stopping
+    pthread_cond_t wake;  // signalled after a post, and when the loop stops
     struct post *posts;
     int n_posts, capacity;
     bool stopping;
 };
 
-// Waits until there are posts, until stopping, or until the core's deadline. Call with the lock.
+// Waits for posts, for the stop of the loop, or for the core's deadline. The caller holds the lock.
 static void wait_for_work(struct loop *loop, int64_t deadline_us)
 {
     struct timespec until = {deadline_us / 1000000, (deadline_us % 1000000) * 1000};
@@ -86,8 +86,7 @@ void loop_post(struct loop *loop, loop_fn fn, void *arg)
     loop->posts[loop->n_posts++] = (struct post){fn, arg};
     bool first = loop->n_posts == 1;
     pthread_mutex_unlock(&loop->lock);
-    if (first)
-        pthread_cond_signal(&loop->wake); // after unlocking; otherwise the woken thread would block on the lock at once
+    if (first) pthread_cond_signal(&loop->wake); // after unlocking, so that the woken thread does not block on the lock
 }
 
 int loop_backlog(struct loop *loop)

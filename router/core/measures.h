@@ -43,8 +43,8 @@ struct node_counts {
     double quality_rates;    // sum of these keep rates
 };
 
-// Measures of one node id and role. Dashboards know a node by its id, so its counters go on when the id attaches again.
-// If more than NODES_GONE_MAX ids are gone, the ids that left longest ago are forgotten.
+// Measures of one node id and role. Dashboards identify a node by its id, so the counters continue when the id attaches
+// again. If more than NODES_GONE_MAX ids are gone, the ids that left longest ago are forgotten.
 struct node_measures {
     char node_id[128];
     enum node_role role;
@@ -54,7 +54,7 @@ struct node_measures {
     struct node_gpus gpus;                     // written by node_reports.c
     struct histogram first_token, inter_token; // worker groups: time to first token; time between two tokens
     struct histogram score;                    // speculators: time from dispatch to the answer
-    struct histogram pass, fill;               // time of a pass; rows of a bin over the node's token budget
+    struct histogram pass, fill;               // time of a pass; rows of a bin divided by the node's token budget
     struct node_measures *next;
 };
 enum { NODES_GONE_MAX = 64 };

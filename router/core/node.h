@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // An attached node inside the core. nodes.c creates and frees it, and node_reports.c writes what the node reports. Only
 // ledger.c writes its accounts (sched.account, sched.cost, measures). dispatch.c writes its prefix tails, node_index.c
-// its place. health.c and the functions at the end of this file write its health and sched.limits.max_seqs.
+// its place in the index. health.c and the functions at the end of this file write its health and
+// sched.limits.max_seqs.
 #pragma once
 
 #include "router/core/core.h"
@@ -15,13 +16,13 @@ struct node_health {
     int ejections;            // number of ejections in a row
     int passes_admitted;      // sched.cost.passes when the node was last admitted after an ejection
     int64_t missed_us;        // time at which the node received the request whose score timed out; 0: none
-    int lost;                 // requests that the node was sent, has not answered and no longer counts (a fault)
+    int lost;                 // unanswered requests that the node's heartbeat no longer counts (a fault)
     int64_t counted_us;       // the last time that `lost` was counted
     bool met;                 // true once health.c has handled the node as new
 };
 
 struct core_node {
-    struct sched_node sched; // first: sched/ knows the node by this member
+    struct sched_node sched; // first member: core_node_of() casts a pointer to it
     struct node_hello hello;
     void *link; // passed back to the caller in core_ops
     // Speculators: a hash of model, ranks, backend, types, version and calibration. Speculators with equal scorers
@@ -30,7 +31,7 @@ struct core_node {
     int64_t attached_us, heard_us; // when the node attached; when its last message came
     bool leaving;                  // true: the node drains. sched.draining is also true while the node is ejected
     int kv_blocks_free, held_prompts, held_kv_blocks; // values of the last heartbeat
-    int64_t passed_us;       // when the node reported its last pass; 0: it had no request left then or later
+    int64_t passed_us;       // time of the node's last pass report; 0 if the node has had no request since
     int draft_length;        // worker groups only, see core_draft_length()
     struct request *drafted; // list of requests whose prompts the speculator holds; drafting.c
     int n_drafted;           // length of that list
@@ -55,6 +56,15 @@ static inline struct core_node *core_node_next(const struct core_node *node)
 static inline const char *role_name(enum node_role role)
 {
     return role == NODE_WORKER ? "worker" : "speculator";
+}
+
+// Returns true if the node can have computed this pass. The cost model must not learn from a pass with more rows than
+// the token budget, with more pairs than the context allows, or with a thousand rows in a microsecond.
+static inline bool node_pass_is_possible(const struct core_node *node, const struct pass_cost *pass)
+{
+    const struct node_limits *limits = &node->sched.limits;
+    return pass->rows >= 1 && pass->rows <= limits->token_budget && pass->pairs >= pass->rows &&
+           pass->pairs <= pass->rows * limits->context_tokens && pass->us > pass->rows / 1000;
 }
 
 // --- notes for health.c

@@ -9,9 +9,9 @@
 
 struct node_gpu {
     int rank;
-    bool seen;     // some heartbeat has reported the GPU, so its counters are known
+    bool seen;     // a heartbeat has reported the GPU, so its counters are known
     bool reported; // the last heartbeat has reported the GPU
-    bool known;    // the last heartbeat has reported the GPU, with gauges that were recent
+    bool known;    // the last heartbeat has reported the GPU, with recent gauges
     bool healthy;  // false: the GPU is in trouble. The node then drains, unless it is set to only report its GPUs
     bool has_temperature, has_ecc, has_throttle;
     int temperature_celsius;
@@ -27,7 +27,7 @@ struct node_gpus {
     int n;
 };
 
-// Takes over the GPU reports of a heartbeat. Ignores reports of a rank >= `ranks` or >= NODE_GPUS_MAX.
+// Stores the GPU reports of a heartbeat. Ignores reports of a rank >= `ranks` or >= NODE_GPUS_MAX.
 enum { NODE_GPUS_MAX = 256 };
 void node_gpus_update(struct node_gpus *gpus, const struct node_gpu *reported, int n_reported, int ranks);
 

@@ -5,7 +5,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-// Limit of a node's token budget. The node states it, and packing uses memory in proportion to it.
+// Limit of the token budget that a node reports. Packing uses memory in proportion to the budget.
 enum { TOKEN_BUDGET_MAX = 1 << 20 };
 
 // Limit of attached nodes, because each attach and each loss visits all nodes.
@@ -78,8 +78,8 @@ static enum status check_same_numerics(const struct core *c, const struct node_h
     return STATUS_OK;
 }
 
-// Checks that the id is free. The same process replaces its own lost connection. Another process would only evict the
-// attached node, which would come back and evict it in turn.
+// Checks that the id is free. The same process may replace its own lost connection. Another process may not: the two
+// processes would evict each other again and again.
 static enum status check_id_is_free(const struct node_hello *h, const struct core_node *old, int64_t now_us)
 {
     if (!old || old->hello.instance == h->instance) return STATUS_OK;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Handles the messages in which nodes report their work and requests: core_heartbeat() and similar functions of core.h.
-// A node may lie, so every number is checked before it counts.
+// Nodes are not trusted, so every number is checked before it is used.
 #include "router/core/core_state.h"
 #include "router/core/request_selection.h"
 #include "router/core/request_steps.h"
@@ -26,30 +26,23 @@ void core_heartbeat(struct core *c, struct core_node *node, const struct node_he
     node->measures->counts.preemptions = heartbeat->preemptions;
     node_gpus_update(&node->measures->gpus, heartbeat->gpus, heartbeat->n_gpus, node->hello.ranks);
     node_counts_progress(node, heartbeat->progress, now_us);
-    // Counting visits the requests of the node. Heartbeats that come much too often are not counted, because one node
-    // could otherwise occupy the core.
+    // The count visits all requests of the node. It is skipped for heartbeats that come much too often, so that one
+    // node cannot occupy the core.
     if (now_us - node->health.counted_us < c->options.heartbeat_us / 4) return;
     node->health.counted_us = now_us;
     node->health.lost = requests_lost(node, heartbeat);
     c->health.pending |= node->health.lost > 0;
 }
 
-// Returns true if the node can have computed this pass. The cost model must not learn from a pass with more rows than
-// the node's passes have, with more pairs than its context allows, or with a thousand rows in a microsecond.
-static bool pass_is_possible(const struct node_limits *limits, const struct pass_cost *pass)
-{
-    return pass->rows >= 1 && pass->rows <= limits->token_budget && pass->pairs >= pass->rows &&
-           pass->pairs <= pass->rows * limits->context_tokens && pass->us > pass->rows / 1000;
-}
-
 void core_passed(struct core *c, struct core_node *node, const struct pass_cost *pass, int64_t now_us)
 {
     node->heard_us = now_us;
     node_progressed(node, now_us);
-    if (pass_is_possible(&node->sched.limits, pass)) ledger_pass_reported(&c->ledger, node, pass, now_us);
+    if (node_pass_is_possible(node, pass)) ledger_pass_reported(&c->ledger, node, pass, now_us);
 }
 
-// Returns the request of a result, if it is still on that node. Results cross with cancels, timeouts and losses.
+// Returns the request of a result, or NULL if the request is no longer on the node. A cancel, a timeout or a loss may
+// come before the result.
 static struct request *request_on(const struct core *c, const struct core_node *node, uint64_t number)
 {
     struct request *r = request_table_find(&c->table, number);

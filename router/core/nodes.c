@@ -51,8 +51,8 @@ static bool is_replaceable(const struct core *c, const struct core_node *node)
     return false;
 }
 
-// Handles a node that takes no more work, for whatever reason. Requests that only this node could hold go on without
-// it. The whole queue is visited only if there may be such requests.
+// Handles a node that takes no more work. Requests that only this node could hold go on without it. The whole queue is
+// visited only if there may be such requests.
 static void node_closed(struct core *c, const struct core_node *node, int64_t now_us)
 {
     enum node_role role = node->sched.role;
@@ -65,7 +65,7 @@ static void node_closed(struct core *c, const struct core_node *node, int64_t no
         for (struct sched_request *r = lists[i]->first, *next; r; r = next) {
             next = r->next;
             if (role == NODE_WORKER) {
-                core_request_retime(c, request_of(r)); // its time of grace begins
+                core_request_retime(c, request_of(r)); // its grace period begins
             } else if (!sched_pool_can_hold(&c->view, role, r)) {
                 core_request_unscorable(c, request_of(r), c->open_nodes[role] ? SKIP_TOO_LONG : SKIP_NO_NODE, now_us);
             }
@@ -88,7 +88,7 @@ void core_node_open(struct core *c, struct core_node *node)
     core_update_ready(c);
 }
 
-// Updates the scorer that all attached speculators have in common. Selections may be reused by this scorer.
+// Updates the scorer that all attached speculators have in common. Only selections of this scorer are reused.
 static void update_scorer(struct core *c)
 {
     c->scorer = 0;
@@ -158,7 +158,7 @@ static void node_remove(struct core *c, struct core_node *node, enum node_loss l
     release_reservation(c, node);
     node_index_remove(&node->sched);
     ledger_node_gone(&c->ledger, node, now_us);
-    // The last request goes first, because each one goes to the head of the waiting set.
+    // Starts with the last request, because each request is put at the head of the waiting set.
     while (requests->last) {
         if (role == NODE_WORKER) {
             core_request_replay(c, request_of(requests->last), loss, now_us);
@@ -171,7 +171,7 @@ static void node_remove(struct core *c, struct core_node *node, enum node_loss l
     if (!node->sched.draining) {
         node_closed(c, node, now_us);
     } else if (role == NODE_WORKER) {
-        worker_gone(c, node->hello.context_tokens, now_us); // again, because it may have drained for long
+        worker_gone(c, node->hello.context_tokens, now_us); // again, because the node may have begun to drain long ago
     }
     node_free(c, node);
 }
@@ -183,9 +183,9 @@ void core_node_lose(struct core *c, struct core_node *node, enum node_loss loss,
     c->ops.node_lost(link, reason);
 }
 
-// Checks which nodes are silent. Ticks come at least once per heartbeat. A longer gap means that this process did not
-// run (stopped, starved, the machine paused) and has messages of the nodes unread. So the gap is not counted as silence
-// of the nodes.
+// Checks which nodes are silent. Ticks come at least once per heartbeat. After a longer gap, this process did not run
+// (stopped, starved, the machine paused) and has not read the nodes' messages. So the gap does not count as silence of
+// the nodes.
 void core_nodes_check_silence(struct core *c, int64_t now_us)
 {
     int64_t absent_us = now_us - c->view.now_us - c->options.heartbeat_us;
@@ -344,6 +344,7 @@ static struct core_node *node_create(struct core *c, const struct node_hello *he
         node->sched.prefixes = prefix_record_open(c->view.prefixes[hello->role], &node->sched, hello->kv_blocks);
         node->sched.tails = mem_alloc(sizeof *node->sched.tails);
     }
+    ledger_node_measured(node, now_us);
     return node;
 }
 

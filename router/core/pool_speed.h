@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures how fast a pool empties its queue: rows dispatched while requests waited, divided by the time for which
 // requests waited, over about the last 30 s. An estimate from pass costs covers passes only. This speed includes
-// everything that makes requests wait, for example KV blocks and sequence slots of running answers. It is for
-// autoscalers. No decision depends on it. One thread.
+// everything that makes requests wait, for example KV blocks and sequence slots of running answers. Autoscalers use
+// this speed. No decision of the router depends on it. One thread.
 #pragma once
 
 #include <stdbool.h>

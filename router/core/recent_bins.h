@@ -11,7 +11,7 @@ enum { RECENT_BINS = 8, RECENT_BIN_PROMPTS = 64 };
 struct recent_prompt {
     int tokens; // tokens of the whole prompt
     int kept;   // kept tokens; 0: not scored yet
-    int rows;   // rows to compute: cached rows do not count, tokens streamed before a replay do
+    int rows;   // rows to compute: without cached rows, with the tokens streamed before a replay
 };
 
 struct recent_bin {

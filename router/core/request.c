@@ -8,6 +8,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
+#include "router/core/request_stages.h"
 
 static const char *const state_names[REQUEST_STATE_COUNT] = {
     [REQUEST_RECEIVED] = "received",   [REQUEST_TOKENISED] = "tokenised", [REQUEST_SCORING] = "scoring",
@@ -105,6 +106,7 @@ void request_free(struct request *r)
     free(r->sched.prefix);
     free(r->sched.frozen.prefix);
     free(r->output);
+    request_stages_free(r->stages);
     free(r);
 }
 

@@ -39,7 +39,7 @@ const char *request_state_name(enum request_state state);
 // GetClusterInfo).
 enum skip_reason {
     SKIP_NONE,         // the prompt was speculated
-    SKIP_OFF,          // mode off, by the request or the router's default
+    SKIP_OFF,          // prefill mode off, set by the request or by the router's default
     SKIP_KEEP_ALL,     // keep_rate or quality 1
     SKIP_SHORT,        // with mode auto: the prompt has fewer than min_tokens tokens
     SKIP_COST,         // with mode auto: speculation is predicted to bring the first token no sooner
@@ -70,6 +70,7 @@ enum finish_reason { FINISH_REASON_STOP, FINISH_REASON_LENGTH, FINISH_REASON_CAN
 const char *finish_reason_name(enum finish_reason reason); // "stop", "length", "cancelled", "error"
 
 struct request;
+struct request_stage; // request_stages.h
 
 // The receiver of a request's output. It is called on the core's thread and must not block.
 struct request_sink {
@@ -77,7 +78,7 @@ struct request_sink {
     // the first *n_used_p of these tokens count as used.
     bool (*tokens)(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n, int *n_used_p);
     // Receives the log-probabilities of the next n prompt tokens. The first call begins with the second prompt token.
-    // Every call comes before the first new token. NULL if the receiver asks for none.
+    // Every call comes before the first new token. NULL if the receiver wants no log-probabilities of the prompt.
     void (*prompt_logprobs)(void *user, const struct token_logprob *logprobs, int n);
     // Receives the end, exactly once. `status` and `message` give the cause of ERROR and CANCELLED. A score-only
     // request has its answer in r->kept and r->importance. The request is freed after the call, so copy what is needed.
@@ -101,7 +102,7 @@ struct request_account {
     int own_blocks;                // KV blocks that the request is expected to need in addition to `run`
     double output_tokens;          // charge for its generated tokens so far, see ledger_output_tokens()
     int losses;                    // nodes lost in a row while they had the request; a token or a score resets it
-    int64_t charged_us;            // `timing` accounts for the time up to here
+    int64_t charged_us;            // `timing` includes the time up to this moment
     int64_t token_us;              // time when the latest token came
 };
 
@@ -112,12 +113,12 @@ struct request_drafting {
     int n_sent;                  // number of output tokens that the speculator was sent
     int n_drafts;                // drafts that were passed on since the last advance
     bool is_unread;              // true: the speculator was not sent the prompt yet
-    bool is_over;                // true: the answer is not drafted any more, and never again
+    bool is_over;                // true: drafting of this answer has ended and does not start again
 };
 
 // Links between a request that is scored and its sharers (score_sharing.h). Only score_sharing.c writes them.
 struct request_sharing {
-    struct request *scored;       // a sharer's: the request whose score it waits for; NULL: this request is no sharer
+    struct request *scored;       // the request whose score this sharer waits for; NULL: this request is no sharer
     struct request *first, *last; // list of this request's sharers
     struct request *prev, *next;  // links in the list of `scored`
 };
@@ -130,12 +131,12 @@ struct request_links {
 };
 
 struct request {
-    uint64_t number; // unique in this process, from request_create(); names the request on the cluster protocol
+    uint64_t number; // unique in this process, from request_create(); identifies the request in the cluster protocol
     char *id;        // from the client, or made by the service; owned
     enum request_state state; // written by request_set_state() only
     struct request_sink sink;
-    struct request_spec spec;   // the client's wishes
-    struct trace_record *trace; // lent by the sink until sink.done; NULL: the request is not traced
+    struct request_spec spec;   // the client's prompt and options
+    struct trace_record *trace; // borrowed from the sink until sink.done; NULL: the request is not traced
     uint64_t score_with;        // number of the choice whose score this request may share (score_sharing.h); 0: none
 
     // Usage, times and place. Only ledger.c writes them.
@@ -144,6 +145,7 @@ struct request {
     struct request_account account;
 
     struct prefill_prediction predicted; // score_plan.c writes it
+    struct request_stage *stages;        // [NODE_ROLES] request_stages.c writes them; owned; NULL: not asked for
 
     // Results. requests.c, request_selection.c and request_steps.c write them.
     enum skip_reason skip;
@@ -193,8 +195,9 @@ int request_sort_kept(const struct request *r, struct token_range **sorted_p);
 // Returns the prompt that is scored next: the prompt of a turn of the conversation, or the whole prompt.
 struct score_prompt request_score_prompt(const struct request *r);
 // Returns true if the next score pins the rows of earlier turns. The keep rate then applies only to the tokens after
-// these turns. Returns false if the next prompt is scored as if it had no earlier turns: the first turn, a request with
-// chunks of a fixed size, or a request with a quality (its calibration knows only such selections).
+// these turns. Returns false if the next prompt is scored as if it had no earlier turns. This applies to the first
+// turn, to requests with chunks of a fixed size, and to requests with a quality, because calibrations are fitted to
+// prompts without turns.
 bool request_pins_rows(const struct request *r);
 // Returns the number of tokens of request_score_prompt() to which the keep rate applies; 0: all tokens. If the first
 // turn is a beginning that prompts share, the second turn gets a larger number, so that it can recall pruned tokens.

@@ -11,5 +11,5 @@ void core_request_set_prefix(const struct core *c, struct request *r, const stru
 // Sets sched.frozen: the rows of the turns whose selections are already added to the conversation.
 void core_request_set_frozen(const struct core *c, struct request *r);
 
-// Sets the size of the prompt that a speculator is sent next: the prompt of a turn, or the whole prompt.
+// Sets the size of the prompt that is sent to a speculator next: the prompt of a turn, or the whole prompt.
 void core_request_set_score_prompt(const struct core *c, struct request *r);

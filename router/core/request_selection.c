@@ -49,8 +49,8 @@ static void keep_rows(struct request *r)
 
 // --- selections that are held
 
-// Returns true if the next selection depends only on this scorer. In a conversation, it also depends on the rows so
-// far. Another scorer may have chosen these rows, before its speculators were replaced.
+// Returns true if the next selection depends only on this scorer. In a conversation, the selection also depends on the
+// rows so far. Another scorer may have chosen these rows before its speculators were replaced.
 static bool selection_is_of(const struct request *r, uint64_t scorer)
 {
     return scorer && (!r->conversation || r->conversation->scorer == scorer);

@@ -6,8 +6,8 @@
 
 #include "router/core/core_state.h"
 
-// Looks in the cache for a selection that the attached speculators would make for the request. Returns true if that
-// gives the request its kept tokens. Its prefix chain is then the chain of the kept tokens.
+// Looks in the cache for a selection that the attached speculators would make for the request. Returns true if the
+// request then has its kept tokens. The request's prefix chain is then the chain of the kept tokens.
 bool core_request_find_selection(struct core *c, struct request *r);
 
 // Lets a request whose selection was found wait for a worker group.

@@ -8,7 +8,7 @@
 #include "router/core/drafting.h"
 #include "router/core/requests.h"
 
-// Returns what is wrong with the worker group's tokens, or NULL if nothing is.
+// Returns why the worker group's tokens are invalid, or NULL if they are valid.
 static const char *step_error(const struct core *c, const struct request *r, const struct sequence_result *result)
 {
     if (result->n_tokens < 0 || result->n_tokens > r->spec.sampling.max_tokens - r->usage.completion_tokens) {
@@ -22,7 +22,7 @@ static const char *step_error(const struct core *c, const struct request *r, con
     return NULL;
 }
 
-// Returns what is wrong with the log-probabilities of the prompt, or NULL if nothing is. They must come in order, and
+// Returns why the log-probabilities of the prompt are invalid, or NULL if they are valid. They must come in order, and
 // must be complete before the first new token comes.
 static const char *prompt_logprobs_error(const struct request *r, const struct sequence_result *result)
 {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Applies a worker group's report about a request: new tokens, log-probabilities of the prompt, the end. Checks the
-// report first, because a node may lie. Use on the core's thread only.
+// report first, because nodes are not trusted. Use on the core's thread only.
 #pragma once
 
 #include "router/core/core_state.h"

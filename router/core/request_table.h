@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the core's requests by number and by the client's id, and keeps their timers. A look-up takes O(1), because the
-// table is a hash table. Setting a timer takes O(log n), because the timers are a heap. Neither owns the requests. One
-// thread.
+// table is a hash table. Setting a timer takes O(log n), because the timers are a heap. Neither the table nor the
+// timers own the requests. One thread.
 #pragma once
 
 #include <stddef.h>
@@ -20,7 +20,8 @@ void request_table_fini(struct request_table *table);
 void request_table_add(struct request_table *table, struct request *r);
 void request_table_remove(struct request_table *table, struct request *r);
 struct request *request_table_find(const struct request_table *table, uint64_t number); // NULL: there is none
-// Finds a request with this id of this owner (0: of any owner). Returns NULL if there is none.
+// Finds the request with this id among the requests of the owner. Owner 0 means all owners. Returns NULL if there is
+// none.
 struct request *request_table_find_id(const struct request_table *table, const char *id, uint64_t owner);
 
 struct request_timers {

@@ -10,11 +10,12 @@
 #include "router/core/availability.h"
 #include "router/core/drafting.h"
 #include "router/core/request_prompt.h"
+#include "router/core/request_stages.h"
 #include "router/core/score_sharing.h"
 #include "router/sched/estimate.h"
 
 // Limits of request_account.losses: nodes lost in a row while they had the request, with no new token in between. From
-// LOSSES_ALONE on, the request may be the cause, so it runs alone. At LOSSES_MAX, the request is taken as the cause.
+// LOSSES_ALONE on, the request may be the cause, so it runs alone. At LOSSES_MAX, the request counts as the cause.
 enum { LOSSES_ALONE = 2, LOSSES_MAX };
 
 // A speculator may take this many times the expected time for a score, and never longer than a day.
@@ -33,7 +34,8 @@ static bool lacks_worker(const struct core *c, const struct request *r)
     return r->state == REQUEST_READY && !sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched);
 }
 
-// Returns true if the request may become overdue. With BIN_BATCH and BIN_NONE, no request does: they pack by arrival.
+// Returns true if the request may become overdue. With BIN_BATCH and BIN_NONE, no request becomes overdue: these
+// policies pack in order of arrival.
 static bool may_become_overdue(const struct core *c, const struct request *r)
 {
     return r->sched.list && !r->account.node && !r->sched.overdue && c->options.policy == BIN_DATASET;
@@ -73,6 +75,7 @@ static void request_wait(struct core *c, struct request *r)
     enum node_role role = waiting_role(r);
     bool returned = r->account.losses; // true: the request comes back from a lost node
     int64_t due_us = estimate_due_us(&c->view, role, &r->sched, r->account.charged_us);
+    request_stage_joined(c, r, role);
     waiting_set_add(&c->waiting[role], &r->sched, due_us, returned);
     core_request_retime(c, r);
 }
@@ -91,9 +94,9 @@ void core_request_place(struct core *c, struct request *r, struct core_node *nod
     core_request_retime(c, r);
 }
 
-// Returns the time at which the router stops waiting for the score of a request on a speculator. The speculator gets
-// score_timeout_us plus SCORE_TIMES the expected time of the score. If no expected time is known, each pass of its
-// outstanding rows may take score_timeout_us.
+// Returns the time at which the router stops waiting for the score of a request on a speculator. The limit is
+// score_timeout_us plus SCORE_TIMES the expected time of the score. If no expected time is known, each pass of the
+// speculator's outstanding rows may take score_timeout_us.
 static int64_t score_deadline_us(const struct core *c, const struct request *r, int64_t now_us)
 {
     const struct sched_node *node = &r->account.node->sched;
@@ -197,7 +200,7 @@ void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_
     r->score_deadline_us = now_us + c->options.score_timeout_us;
     if (sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched))
         request_wait(c, r);
-    else // a speculator scored an earlier turn of the conversation, and the speculators have gone since
+    else // a speculator scored an earlier turn of the conversation, but all speculators have left since
         core_request_unscorable(c, r, c->open_nodes[NODE_SPECULATOR] ? SKIP_TOO_LONG : SKIP_NO_NODE, now_us);
 }
 
@@ -271,7 +274,7 @@ void core_request_unscorable(struct core *c, struct request *r, enum skip_reason
 {
     for (struct request *sharer; (sharer = score_sharing_take(r));)
         core_request_unscorable(c, sharer, reason, now_us);
-    request_leave(c, r, now_us); // first, so that a speculator that gave the request up is not sent a cancel
+    request_leave(c, r, now_us); // before the request ends, so that no cancel is sent to a speculator that gave it up
     bool whole_was_asked_for = reason == SKIP_OFF || reason == SKIP_KEEP_ALL || reason == SKIP_UNCALIBRATED;
     if (score_is_required(r) && !whole_was_asked_for) {
         enum status status = unscorable_status(c, r, reason);
@@ -302,7 +305,7 @@ void core_request_replay(struct core *c, struct request *r, enum node_loss loss,
     // There are tokens left to generate, because core_request_step() ends a request with its last token.
     assert(r->usage.completion_tokens < r->spec.sampling.max_tokens);
     if (r->account.losses >= LOSSES_MAX) {
-        // The status is not UNAVAILABLE, because clients would send the request again and end further groups.
+        // The status is not UNAVAILABLE, because clients would send the request again and crash further groups.
         status_fail(STATUS_INTERNAL,
                     "%d worker groups in a row were lost while they ran this request, the last one while it ran alone: "
                     "the request itself may be the cause",
@@ -320,7 +323,7 @@ static void score_timed_out(struct core *c, struct request *r, int64_t now_us)
 {
     struct core_node *node = r->account.node;
     if (node) {
-        node->health.missed_us = r->account.charged_us; // the time when the request came to the node
+        node->health.missed_us = r->account.charged_us; // the time of the dispatch to the node
         c->health.pending = true;
         c->ops.send_cancel(node->link, &r->number, 1);
     }

@@ -1,15 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The life of a request inside the core, from admission to its end. Each step books the accounts in the ledger, takes
-// the request from its node or waiting set, changes its state, adds it to the next node or waiting set, and sets its
-// timer last. A step may end the request. The pointer is then no longer valid. The functions call core_ops.send_cancel
-// and the request's sink. Use on the core's thread only.
+// The life of a request inside the core, from admission to its end. Each step books the accounts in the ledger, removes
+// the request from its node or waiting set, changes its state, adds it to the next node or waiting set, and finally
+// sets its timer. A step may end the request. The pointer is then no longer valid. The functions call
+// core_ops.send_cancel and the request's sink. Use on the core's thread only.
 //
 // request_selection.h handles scores that arrive, request_steps.h handles tokens.
 #pragma once
 
 #include "router/core/core_state.h"
 
-// Adds a tokenised request to the core. The caller then carries out its score plan. `tenant`: see ledger_admitted().
+// Adds a tokenised request to the core. The caller then carries out its score plan. `tenant` is
+// admission_queue_tenant().
 void core_request_admit(struct core *c, struct request *r, const char *tenant);
 // Lets the request wait for a speculator. If no speculator can hold its prompt, the request goes on without a score.
 void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_us);
@@ -23,7 +24,8 @@ void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t 
 // Handles a request whose kept ranges are known. It joins the waiting set of the worker groups, or ends if only its
 // score was asked for.
 void core_request_ready(struct core *c, struct request *r, int64_t now_us);
-// Handles a request whose worker group was lost. The request waits for another group, which gets its tokens so far too.
+// Handles a request whose worker group was lost. The request waits for another group, which is also sent the tokens
+// generated so far.
 void core_request_replay(struct core *c, struct request *r, enum node_loss loss, int64_t now_us);
 
 // Moves the request from its waiting set into a bin of the node. core_request_dispatched() follows when the bin is

@@ -15,8 +15,8 @@ static int64_t range_tokens(const struct token_range *ranges, int n)
     return tokens;
 }
 
-// Returns true if a selection by the keep rate may keep `kept` tokens: the share of the keep rate, and the tokens that
-// are always kept.
+// Returns true if `kept` tokens fit the keep budget of this keep rate. Tokens that are always kept may come in
+// addition.
 static bool rate_keeps(const struct core *c, const struct request *r, double keep_rate, int64_t kept)
 {
     const struct score_prompt prompt = request_score_prompt(r);
@@ -27,7 +27,7 @@ static bool rate_keeps(const struct core *c, const struct request *r, double kee
     return kept > (budget - 1) * size && kept <= (budget < 2 ? 2 : budget) * size + beyond;
 }
 
-// Returns what is wrong with the keep rate that the speculator chose, or NULL if nothing is.
+// Returns why the keep rate that the speculator chose is invalid, or NULL if it is valid.
 static const char *rate_error(const struct core *c, const struct request *r, const struct score_result *result)
 {
     int64_t kept = range_tokens(result->kept, result->n_kept);
@@ -74,7 +74,7 @@ static int copy_kept(const struct token_range *kept, int n, struct token_range *
     return n_copy;
 }
 
-// Returns what is wrong with the draft, or NULL if nothing is.
+// Returns why the draft is invalid, or NULL if it is valid.
 static const char *draft_error(const struct core *c, const struct score_result *result)
 {
     if (result->n_draft > LOOK_AHEAD_MAX) return "the speculator sent a draft of more tokens than a look-ahead has";
@@ -85,7 +85,7 @@ static const char *draft_error(const struct core *c, const struct score_result *
     return NULL;
 }
 
-// Returns the number of draft tokens. A wrong draft counts as none, because the score is of use without it.
+// Returns the number of draft tokens. An invalid draft counts as no draft, because the score is useful without a draft.
 static int usable_draft(const struct core *c, const struct request *r, const struct score_result *result)
 {
     const char *error = draft_error(c, result);

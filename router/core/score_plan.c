@@ -23,7 +23,7 @@ void score_plan_settle_quality(const struct core *c, struct request *r)
     if (prefill->keep_rate < 1 && !core_quality_applies(c, prefill)) prefill->quality = 0;
 }
 
-// Returns why no speculator may or can score the request. Returns SKIP_NONE if one may and can.
+// Returns why no speculator scores the request, or SKIP_NONE if a speculator can score it.
 static enum skip_reason skip_reason_of(const struct core *c, const struct request *r)
 {
     const struct prefill *prefill = &r->spec.prefill;
@@ -38,10 +38,21 @@ static enum skip_reason skip_reason_of(const struct core *c, const struct reques
     return SKIP_NONE;
 }
 
+// Predicts the times of a request whose prefill mode does not need them, for the client. Without costs of speculators,
+// only the time of the whole prompt may be known.
+static void predict(const struct core *c, struct request *r, int64_t now_us)
+{
+    struct estimate whole;
+    estimate_speculation_pays(&c->view, &r->sched, now_us, &r->predicted);
+    if (r->predicted.whole_us > 0 || !estimate_first_token(&c->view, &r->sched, false, now_us, &whole)) return;
+    r->predicted.whole_us = whole.wait_us + whole.own_us;
+}
+
 // Makes the plan. A score that is reused or shared costs nothing, so pruning always pays. A new score is compared with
 // keeping all tokens.
 struct score_plan score_plan_make(struct core *c, struct request *r, int64_t now_us)
 {
+    if (r->spec.explain) predict(c, r, now_us);
     enum skip_reason skip = skip_reason_of(c, r);
     if (skip != SKIP_NONE) return (struct score_plan){.action = SCORE_SKIP, .skip = skip};
     if (core_request_find_selection(c, r)) return (struct score_plan){.action = SCORE_REUSE};

@@ -23,5 +23,5 @@ struct score_plan {
 void score_plan_settle_quality(const struct core *c, struct request *r);
 
 // Makes the plan of a request that passed admission_check(). With SCORE_REUSE, the request has its kept tokens
-// afterwards. Writes r->predicted if the router may choose to keep the whole prompt.
+// afterwards. Writes r->predicted if the router may choose to keep the whole prompt, or if the client wants the stages.
 struct score_plan score_plan_make(struct core *c, struct request *r, int64_t now_us);

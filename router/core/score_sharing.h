@@ -10,7 +10,7 @@
 
 #include "router/core/core_state.h"
 
-// Returns the request whose score `r` can share, or NULL if `r` needs a score of its own. Call before `r` is admitted.
+// Returns the request whose score `r` can share, or NULL if `r` must be scored itself. Call before `r` is admitted.
 struct request *score_sharing_find(const struct core *c, const struct request *r);
 void score_sharing_join(struct request *scored, struct request *r);
 // Removes a sharer that ends. Has no effect on a request that is no sharer.

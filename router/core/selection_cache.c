@@ -24,7 +24,7 @@ struct selection_cache {
     int64_t bytes, bytes_max;
     struct entry **slots; // [n_slots] a power of two
     uint64_t n_slots;
-    struct entry ring; // sentinel: ring.newer is the entry used longest ago, ring.older the entry used last
+    struct entry ring; // sentinel: ring.newer is the least recently used entry, ring.older the most recently used one
 };
 
 struct selection_cache *selection_cache_create(int64_t bytes, const struct hash_key *key)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Cache of selections: the kept ranges and the draft that a speculator returned for a prompt. A prompt that comes again
-// with the same options is not scored again. A finished turn of a conversation is not scored again either.
+// Cache of selections: the kept ranges and the draft that a speculator returned for a prompt. A prompt with the same
+// options is not scored twice, and neither is a finished turn of a conversation.
 //
 // A selection depends only on the prompt, the options and the speculator's model and build. So a cached selection
 // equals the selection that a new score would give. The key covers the tokens, the prefill options, the pinned ranges,
@@ -12,7 +12,7 @@
 // A key is a pair of 64-bit SipHashes under two random keys of this process, so nobody outside can compute prompts that
 // collide. Among a billion prompts, the probability that two of them share a key by chance is about 1e-21.
 //
-// Owner: struct core. Memory: at most `bytes`. The selection used longest ago is evicted first. One thread.
+// Owner: struct core. Memory: at most `bytes`. The least recently used selection is evicted first. One thread.
 #pragma once
 
 #include <stdint.h>
@@ -55,10 +55,10 @@ struct selection_key selection_key_make(const struct selection_cache *cache, con
                                         const struct score_prompt *prompt, const struct selection_key *before,
                                         int tail_tokens, bool whole);
 
-// Finds a selection. Returns false if the cache holds none for this key and scorer. A selection that is found counts as
-// used now.
+// Finds a selection. Returns false if the cache holds none for this key and scorer. The found selection becomes the
+// most recently used one.
 bool selection_cache_find(struct selection_cache *cache, const struct selection_key *key, uint64_t scorer,
                           struct selection *selection_p);
-// Copies the selection into the cache. It replaces a selection with the same key, which may be of another scorer.
+// Copies the selection into the cache. It replaces an entry with the same key, even an entry of another scorer.
 void selection_cache_add(struct selection_cache *cache, const struct selection_key *key, uint64_t scorer,
                          const struct selection *selection);

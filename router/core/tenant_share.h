@@ -2,7 +2,7 @@
 // Decides how much of a bounded queue one tenant may fill: a part in proportion to the free places (dynamic thresholds,
 // Choudhury and Hahne 1998). With a share of 80 %, the first tenant fills at most 80 % of the queue. The second tenant
 // fills at most 80 % of the rest, and so on. So greedy tenants leave room for the next tenant. A tenant with no waiting
-// request may always add one, because a share of a small queue may be less than one place.
+// request may always add one request, because a share of a small queue may be less than one place.
 #pragma once
 
 #include <stdbool.h>

@@ -3,35 +3,35 @@
 // messages of clients and nodes, posts them to the core's thread as events, and sends the core's answers. front
 // includes core; core never includes front.
 //
-//   intake.c          checks of fields, prompts to tokens
+//   intake.c          checks fields, tokenises prompts
 //   intake_pool.c     the threads that read and tokenise long prompts, and the queue of these prompts
 //   grpc_access.c     identifies callers by their API keys
-//   request_trace.c   traces of requests
-//   parsed_message.c  table of the messages of clients that have arrived and are not with the core yet
-//   grpc_intake.c     passes messages of clients to their readers, at once or through the pool
-//   chat_answer.c     answers of chats in sections: reasoning, content, tool calls
+//   request_trace.c   records traces of requests
+//   parsed_message.c  table of the clients' messages that are not submitted to the core yet
+//   grpc_intake.c     passes messages of clients to their readers, directly or through the pool
+//   chat_answer.c     splits chat answers into sections: reasoning, content, tool calls
 //   content_tokens.c  finds the tokens of a chat answer that are content
-//   answer.c          running requests of a client and the text of their answers
-//   wire_request.c    GenerateRequest and ScoreRequest to a request of the core
-//   wire_response.c   chunks, completions and scores to a client
-//   reply.c           sends on a client's call: bounds on unread bytes, errors
+//   answer.c          keeps the running requests of a client and the text of their answers
+//   wire_request.c    converts GenerateRequest and ScoreRequest to requests of the core
+//   wire_response.c   sends chunks, completions and scores to a client
+//   reply.c           sends on a client's call: limits unread bytes, sends errors
 //   grpc_inference.c  Generate, GenerateMany, Abort, Score
 //   grpc_info.c       Tokenize, Detokenize, GetModelInfo, GetClusterInfo
 //   grpc_drain.c      DrainNode
-//   kserve_tensors.c  input tensors of KServe's protocol
-//   kserve_request.c  ModelInferRequest to GenerateRequest
-//   kserve_response.c  answers with output tensors
+//   kserve_tensors.c  reads input tensors of KServe's protocol
+//   kserve_request.c  converts ModelInferRequest to GenerateRequest
+//   kserve_response.c  sends answers with output tensors
 //   grpc_kserve.c     ModelInfer, ModelStreamInfer
 //   grpc_kserve_info.c  ServerReady, ModelMetadata and the like
 //   grpc_attach.c     Attach: the stream of a node
-//   cluster_token.c   the secret of nodes that attach
-//   node_link.c       messages of nodes to events of the core
-//   node_bins.c       actions of the core to messages for nodes
-//   metrics_reporter.c  the thread that writes metrics
+//   cluster_token.c   checks the secret of nodes that attach
+//   node_link.c       converts messages of nodes to events of the core
+//   node_bins.c       converts actions of the core to messages for nodes
+//   metrics_reporter.c  the thread that formats metrics
 //
-// Threads: handlers run on the server's I/O threads and leave long messages to the intake pool. Nodes have a server
-// with an I/O thread of its own. Prompts and answers reach the core's thread as tokens, never as text. struct front is
-// constant while the servers run, except for the fields that say otherwise.
+// Threads: handlers run on the server's I/O threads and leave long messages to the intake pool. Nodes have a separate
+// server with its own I/O thread. Prompts and answers reach the core's thread as tokens, never as text. struct front is
+// constant while the servers run, except for fields whose comment says otherwise.
 #pragma once
 
 #include <stdatomic.h>
@@ -53,15 +53,15 @@ struct refusals {
     atomic_ullong counts[STATUS_COUNT]; // by status
 };
 
-// The memory of the answers of all clients that are not streamed: the router collects each of them until its end.
+// The memory of all whole (not streamed) answers: the router collects each of them until its end.
 struct whole_answers {
     size_t bytes;     // bytes of these answers together
-    size_t max_bytes; // above it, an answer with more than an equal share (lib/base/equal_share.h) ends
+    size_t max_bytes; // beyond it, an answer with more than an equal share (lib/base/equal_share.h) ends
     int sharing;      // number of answers that are not small (equal_share_is_small())
 };
 
 struct front {
-    char **model_names; // [n_model_names] names that clients may ask for; answers show the first one
+    char **model_names; // [n_model_names] names that clients may ask for; answers contain the first name
     int n_model_names;
     struct model_config config;
     struct tokenizer *tokenizer;
@@ -71,22 +71,23 @@ struct front {
     struct grammar_library *grammars;     // NULL: structured output is refused
     struct grammar_cache *valid_grammars; // grammars that were compiled lately; NULL if `grammars` is NULL
     struct identity *identity;            // NULL: no API keys are used, every caller may do everything
-    bool share_prefix_cache;              // tenants share the prefix cache
+    bool share_prefix_cache;              // true: tenants share the prefix cache
     int64_t heartbeat_ms;
     atomic_int max_queue_requests;
     int tail_tokens;
-    int pinned_turn_tokens; // `turn_tokens` of chat_render()
-    struct prefill prefill; // prefill options of requests that give none
+    int pinned_turn_tokens; // argument `turn_tokens` of chat_render()
+    struct prefill prefill; // prefill options of requests without options
     int64_t started_us;
     struct loop *loop;
     struct intake_pool *pool;
     struct parsed_message_table *parsed_messages; // messages between their arrival and the core
-    struct cluster_token *cluster_token;          // NULL: nodes need none
+    struct cluster_token *cluster_token;          // NULL: nodes need no token
     atomic_bool draining;                         // new prompts are refused
-    struct rpc_server *server;    // the clients' server; atomic; NULL until it is open, which the core's thread may see
+    // the clients' server; atomic; NULL until it is open, while the core's thread may already run
+    struct rpc_server *server;
     bool ready;                   // the core could serve a request; core's thread only
     struct whole_answers whole;   // core's thread only
-    atomic_size_t aborts_waiting; // bytes that are charged for the Aborts that wait for the core's thread
+    atomic_size_t aborts_waiting; // bytes charged for the Aborts that wait for the core's thread
     atomic_bool serving;          // a new request would be served: `ready` and not `draining`
     bool metrics_open;            // GET /metrics needs no API key
     struct tracer *tracer;        // NULL: requests are not traced
@@ -109,7 +110,7 @@ extern const struct rpc_method front_attach;        // grpc_attach
 // is read.
 enum status front_authorise_node(struct rpc_call *call);
 
-// Fills in the core's actions towards nodes and clients; their `user` is the front.
+// Sets the functions of core_ops. Their `user` is the front.
 void front_core_ops_init(struct front *front, struct core_ops *ops);
 
 // Sets the state of the health service from `front->ready`. Core's thread.

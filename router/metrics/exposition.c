@@ -115,7 +115,7 @@ static void bucket_name(struct exposition *e, const struct labels *labels, const
     append_text(e, "\"} ");
 }
 
-// Formats an edge of a bucket. OpenMetrics asks for a decimal point.
+// Formats an edge of a bucket. OpenMetrics requires a decimal point.
 static void edge_format(const struct exposition *e, const struct histogram_scale *scale, int i, char *text, size_t room)
 {
     if (i == scale->n) {

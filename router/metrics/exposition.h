@@ -31,7 +31,8 @@ struct exposition {
     const struct metric *metric; // the metric whose samples are written
 };
 
-// The labels of a sample, as text between the braces. Names are not escaped. Values are, and are cut after LABEL_BYTES.
+// The labels of a sample, as text between the braces. Names are not escaped. Values are escaped, and cut after
+// LABEL_BYTES.
 enum { LABEL_BYTES = 512, LABELS_MAX = 4 };
 struct labels {
     char text[LABELS_MAX * (2 * LABEL_BYTES + 32)];

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The router's metrics as Prometheus reads them. table.c lists every metric, exposition.c writes the text. The `core`
-// part of a snapshot is taken on the core's thread. Any thread may take the other parts and write the text.
+// The router's metrics for Prometheus. table.c lists every metric, exposition.c writes the text. The `core` part of a
+// snapshot is taken on the core's thread. Any thread may take the other parts and write the text.
 #pragma once
 
 #include "lib/base/peer_budget.h"
@@ -31,7 +31,8 @@ enum metrics_format {
     METRICS_TEXT,       // Prometheus text format 0.0.4
     METRICS_OPENMETRICS // OpenMetrics 1.0
 };
-enum metrics_format metrics_format_for(const char *accept); // value of the HTTP header; NULL: not sent
+// Returns the format that a client accepts. `accept` is the value of its Accept header, or NULL if it sent none.
+enum metrics_format metrics_format_for(const char *accept);
 const char *metrics_content_type(enum metrics_format format);
 
 // Returns the text, never NULL. The caller frees it.

@@ -11,14 +11,13 @@
 
 // SCAN_MAX limits, per plan, the examined requests and tenant queues that add nothing to the bin. There are usually
 // few: the indexes step over requests that need more rows, KV blocks or context than is left. There may be many if the
-// node has a prefix cache, because it might make any long prompt fit. So overdue requests use up at most half of the
-// limit.
+// node has a prefix cache, which might make any long prompt fit. So overdue requests use up at most half of the limit.
 enum { SCAN_MAX = 2048, OVERDUE_SCAN_MAX = SCAN_MAX / 2 };
 
 // Limit, per plan, of examined requests that can fit only because of the node's prefix cache.
 enum { CACHED_SCAN_MAX = 32 };
 
-// Limit of other nodes examined per request: the nodes that hold most of its prefix.
+// Limit of other nodes examined per request. The nodes that hold most of the request's prefix come first.
 enum { ELSEWHERE_MAX = 16 };
 
 // A bin being filled.
@@ -26,17 +25,17 @@ struct filling {
     const struct sched_view *view;
     const struct sched_node *node;
     struct waiting_set *set;           // set->picked is the bin so far
-    struct bin_plan *plan;             // has the sums of the bin so far
-    int64_t pass_rows;                 // most prompt rows of a pass; a long prompt has more
+    struct bin_plan *plan;             // contains the sums over the bin so far
+    int64_t pass_rows;                 // prompt rows that fit one pass; a long prompt has more
     bool takes_long;                   // true: a long prompt may be picked
     int64_t rows_left, bytes_left;     // rows left in the bin; bytes left in its message
     int slots_left;                    // free sequence slots of the node
     int64_t blocks_left;               // free KV blocks of the node
-    int scans_left, cached_scans_left; // what is left of SCAN_MAX and of CACHED_SCAN_MAX
+    int scans_left, cached_scans_left; // remaining scans of SCAN_MAX and of CACHED_SCAN_MAX
     bool is_closed;                    // true: the bin takes no further request
     const uint64_t *chain;             // [n_chain] chain that the next request should share, see chain_follow()
     int n_chain;
-    bool chain_is_picked; // true: `chain` is the chain of a picked request; false: of an earlier bin's
+    bool chain_is_picked; // true: `chain` belongs to a picked request; false: to a request of an earlier bin
 };
 
 static int picked_count(const struct filling *f)
@@ -58,7 +57,8 @@ static struct request_need room_left(const struct filling *f, int64_t rows)
                                  .context = f->node->limits.context_tokens};
 }
 
-// Returns the rows of the request that the node has to compute, because neither its cache nor the bin has them.
+// Returns how many rows of the request the node has to compute: the rows that are neither in the node's cache nor in
+// the bin.
 static int rows_in_bin(const struct filling *f, const struct sched_request *r)
 {
     int cached = sched_request_cached_blocks(r, f->node);
@@ -76,22 +76,23 @@ static int blocks_in_bin(const struct filling *f, const struct sched_request *r)
     return together < alone ? together : alone;
 }
 
-// Returns the rows that the request takes of the bin. A long prompt shares its passes with the following bins and takes
+// Returns the rows of the bin that the request uses. A long prompt shares its passes with the following bins and uses
 // half of each pass.
 static int64_t rows_taken(const struct filling *f, int64_t rows)
 {
     return rows > f->pass_rows ? f->pass_rows / 2 : rows;
 }
 
-// Returns the time at which the node finishes its work and the request, of which it has to compute `rows` rows. While
-// nodes are compared by rows, returns a number of rows.
+// Returns the time until the node finishes its work and `rows` rows of the request. While nodes are compared by rows,
+// returns a number of rows instead.
 static double finish_with(const struct sched_node *node, const struct sched_request *r, int64_t rows)
 {
     if (!node->place.index->by_time) return (double)(node->account.bin_tokens + rows);
     return node_time_finish_us(node, rows, sched_request_rows(r) - rows);
 }
 
-// Returns true if another node with room would finish the request sooner, because its cache holds more of it (rule 7).
+// Returns true if another node with room would finish the request sooner, because that node's cache holds more of the
+// request's prefix (rule 7).
 static bool sooner_elsewhere(const struct filling *f, const struct sched_request *r, int64_t rows)
 {
     if (r->overdue || !r->n_prefix) return false;
@@ -156,9 +157,9 @@ static void bin_pick(struct filling *f, struct sched_request *r)
 
 // --- shared-prefix groups
 
-// Sets the chain that the next request of the tenant queue should share. It is the chain of the queue's last request in
-// the bin. If there is none, it is the queue's tail on the node (prefix_tails.h). If there is none either, it is the
-// chain of the last request in the bin.
+// Sets the chain that the next request of the tenant queue should share. The first choice is the chain of the queue's
+// last request in the bin. The second choice is the queue's tail on the node (prefix_tails.h), the third the chain of
+// the bin's last request.
 static void chain_follow(struct filling *f, const struct tenant_queue *queue)
 {
     if (!f->node->prefixes) return;
@@ -197,10 +198,10 @@ static struct sched_request *sharing_next(struct filling *f, const struct tenant
 
 // --- overdue requests (rule 4)
 
-// Returns the request that takes the place of the overdue request `r`, or `r` itself. A request of the same tenant
-// queue that shares a prefix may go first, so that the overdue requests together finish sooner (rule 7). Its due time
-// is bounded: otherwise a stream of requests with one prefix could delay other requests for ever. A request with a
-// deadline, or back from a lost node, keeps its place.
+// Returns the request that replaces the overdue request `r` in the bin, or `r` itself. The replacement is of the same
+// tenant queue and shares a prefix, so the overdue requests together finish sooner (rule 7). Its due time is bounded:
+// otherwise a stream of requests with one prefix could delay other requests for ever. A request that has a deadline, or
+// that comes back from a lost node, is not replaced.
 static struct sched_request *in_place_of(struct filling *f, struct sched_request *r)
 {
     int blocks = 0;
@@ -218,9 +219,9 @@ static bool higher_priority_waits(const struct filling *f, const struct sched_re
     return false;
 }
 
-// Returns the number of slots that overdue requests get if not all of them fit: half of the free slots. If that leaves
-// an odd slot, two receivers get it in turn. These are the overdue requests and the highest priority that waits. If no
-// priority above that of `first` waits, the second receiver is the next tenant (rule 6).
+// Returns the number of slots that overdue requests get if not all of them fit: half of the free slots. An odd slot
+// alternates between the overdue requests and a second receiver. The second receiver is a priority above that of
+// `first`, if one waits, else the next tenant (rule 6).
 static int overdue_slots(struct filling *f, const struct sched_request *first)
 {
     if (f->slots_left % 2 == 0) return f->slots_left / 2;

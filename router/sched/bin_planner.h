@@ -5,13 +5,13 @@
 // decreasing. The rules of admission follow, each with the test that fails if the rule is broken:
 //
 // 1. The next bin goes to the node predicted to finish first. An idle node gets any bin. A busy node gets a bin only in
-//    three cases: it costs little more per row than a full bin, has an overdue request, or takes the last sequence
+//    three cases: the bin costs little more per row than a full bin, has an overdue request, or uses the last sequence
 //    slot.
 //       check_core_bins: the_node_with_least_work_is_next, an_idle_node_gets_any_bin_and_a_busy_one_only_large_ones
 // 2. A bin and the rows of the node's decoding sequences fit one pass. The bin fits the node's free sequence slots and
 //    KV blocks.
 //       check_long_prompts: a_bin_leaves_the_rows_of_decodes_and_half_a_pass_for_a_long_prompt
-// 3. A prompt longer than a pass (a long prompt) takes half of its bin and of the following bins until it is computed.
+// 3. A prompt longer than a pass (a long prompt) uses half of its bin and of the following bins until it is computed.
 //    A node computes one long prompt at a time.
 //       check_long_prompts: short_prompts_have_their_first_token_two_passes_after_two_long_ones
 // 4. Overdue requests go first, by due time. They get the whole bin if all of them fit. Otherwise they get half of its
@@ -28,14 +28,14 @@
 // 8. Otherwise the longest request that fits is next. Among equally long requests, it is the oldest.
 //       check_core_bins: bin_after_bin_the_whole_queue_is_packed_first_fit_decreasing
 //
-// Details of rule 4: if the number of free slots is odd, the odd slot goes to a higher priority first. After that, it
-// goes in turn to overdue requests and to the others. If not all overdue requests fit, an overdue request with no
-// deadline may give its place to another overdue request of its tenant queue. That request must share a prefix with the
-// previous request, and must be due at most max_wait later.
+// Details of rule 4: if the number of free slots is odd, the odd slot alternates between the overdue requests and a
+// second receiver. The second receiver is a higher priority, if one waits, else the next tenant. If not all overdue
+// requests fit, another overdue request of the same tenant queue may replace an overdue request that has no deadline.
+// The replacement must share a prefix with the previous request, and must be due at most max_wait later.
 //
-// Details of rule 7: the prefix is shared with the previous request, in this bin or in the node's last bins. It must
-// save a quarter of the request's rows. It must also save clearly more rows of this request than of the request that
-// rule 8 would choose.
+// Details of rule 7: the prefix is shared with the previous request, in this bin or in the node's last bins. The shared
+// prefix must save a quarter of the request's rows. It must also save clearly more rows of this request than of the
+// request that rule 8 would choose.
 //
 // With BIN_BATCH, only the requests of one arrival batch may be packed, and with BIN_NONE only one request. A request
 // that runs alone (sched_request.h) gets an idle node.
@@ -46,22 +46,22 @@
 #include "router/sched/view.h"
 #include "router/sched/waiting_set.h"
 
-// Limit of the message of a bin. Nodes accept messages of up to 64 MiB and unpack them into at most 256 MiB. Rows that
-// a prefix cache holds take no room in the bin, but they are part of its message.
+// Limit of the message of a bin. Nodes accept messages of up to 64 MiB and unpack them into at most 256 MiB. Rows in
+// the node's prefix cache take no room in the bin, but they are part of its message.
 #define BIN_BYTES_MAX ((int64_t)60 << 20)
 
 struct bin_plan {
     struct sched_request *const *requests; // [n] in order; borrowed from the waiting set until its next pick
     int n;                                 // 0: no bin
     int64_t rows;                          // rows to be computed
-    int64_t uncached_rows;                 // rows that would have to be computed with no prefix cache
+    int64_t uncached_rows;                 // rows that would have to be computed without a prefix cache
     bool overdue;                          // the bin has an overdue request
     uint64_t scan_cost;                    // number of requests and tenant queues examined
-    int64_t rows_missing;                  // with n == 0: rows that have to arrive until another plan is worth making
+    int64_t rows_missing;                  // with n == 0: the node should be asked again when this many more rows wait
     bool elsewhere;                        // true: a request fits, but waits for a node that would finish it sooner
 };
 
-// Plans one bin. If plan->n > 0, the requests are picked from the set, and the caller commits or rolls back. If it is
-// 0, nothing is picked.
+// Plans one bin. If plan->n > 0, the requests are picked from the set, and the caller commits or rolls back. If plan->n
+// is 0, nothing is picked.
 void plan_bin(const struct sched_view *view, const struct sched_node *node, struct waiting_set *set,
               struct bin_plan *plan);

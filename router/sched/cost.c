@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // The coefficients solve the normal equations of the sums over all sizes. They must not be negative, so the equations
-// are solved for each of the seven subsets of the three terms. The best solution with no negative coefficient is taken.
+// are solved for each of the seven subsets of the three terms. The best solution with no negative coefficient is used.
 #include "router/sched/cost.h"
 
 #include <limits.h>
 #include <math.h>
 
-#define MOMENT_DECAY 0.9       // for the sums of a size with each further pass of it: half is left after 7 passes
+#define MOMENT_DECAY 0.9 // for the sums of a size with each further pass of that size: half is left after 7 passes
 #define MEMORY_US    600000000 // ten minutes
 #define SHARE_DECAY  0.95      // for the sums of a share with each further pass
 #define SHARE_MIN    0.02      // prompts always get some time
@@ -14,8 +14,9 @@
 #define NOISE_DECAY  0.995     // for the squared errors with each further pass
 enum { PASSES_MIN = 4 };
 
-// Small weights pull the three coefficients towards zero, the weight of the rows least. If the passes cannot tell the
-// terms apart (for example, all have one size), the time is therefore attributed to the rows.
+// Small weights (fixed, row, pair) pull the three coefficients towards zero. The row coefficient has the smallest
+// weight. So if the passes cannot tell the terms apart, for example because all have one size, the fit attributes the
+// time to the rows.
 static const double pull[3] = {1e-3, 1e-7, 1e-4};
 
 double cost_pairs(double rows, double cached)
@@ -97,7 +98,7 @@ static void model_fit(struct cost_model *m)
             s[i] += m->moments[size].sums[i];
         }
     }
-    // Scales each term to its own size: rows and pairs differ by orders of magnitude.
+    // Scales each term to unit size, because rows and pairs differ by orders of magnitude.
     double unit[3];
     for (int i = 0; i < 3; i++)
         unit[i] = 1 / sqrt(g[i][i]);
@@ -139,10 +140,10 @@ void cost_learn(struct cost_model *m, int64_t rows, int64_t pairs, int64_t pass_
     if (!moments_forget(m, now_us)) m->passes = 0;
     double us = (double)pass_us, scale = us;
     if (m->passes >= PASSES_MIN) {
-        // Errors are taken relative to the prediction, so slow and fast passes weigh the same and the fit is the mean
-        // of times that vary. A pass that takes over OUTLIER times the prediction weighs less. Its time is not cut,
-        // because the prediction may be wrong, as for the first short passes after a long prompt. Cut times would then
-        // be wrong too, and would stay in the sums for many passes.
+        // Errors are relative to the prediction, so slow and fast passes weigh the same, and varying times are
+        // averaged. A pass that takes over OUTLIER times the prediction weighs less. Its time is not clipped, because
+        // the prediction may be wrong, as for the first short passes after a long prompt. Clipped times would then be
+        // wrong too, and would stay in the sums for many passes.
         double predicted_us = cost_pass_us(m, 1, (double)rows, (double)pairs);
         scale = fmax(us / OUTLIER, predicted_us);
         noise_learn(m, us, predicted_us);
@@ -166,6 +167,15 @@ void cost_prompt_done(struct cost_model *m, int64_t rows, int64_t now_us)
     if (rows < m->done_rows && now_us - m->done_us < MEMORY_US) return;
     m->done_rows = rows;
     m->done_us = now_us;
+}
+
+void cost_begin(struct cost_model *m, const struct cost_pass *passes, int n, int64_t now_us)
+{
+    for (int round = 0; round < PASSES_MIN && m->passes < PASSES_MIN; round++)
+        for (int i = 0; i < n; i++)
+            cost_learn(m, passes[i].rows, passes[i].pairs, passes[i].us, now_us);
+    for (int i = 0; i < n; i++)
+        cost_prompt_done(m, passes[i].pairs / passes[i].rows + passes[i].rows / 2, now_us);
 }
 
 bool cost_knows(const struct cost_model *m, int64_t rows, int64_t now_us)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Overdue requests that may be packed, by due time and then by age. Finds the first request that a node has room for.
-// Built on request_tree.h.
+// Overdue requests that may be packed, ordered by due time and then by age. Finds the first request that a node has
+// room for. Built on request_tree.h.
 #pragma once
 
 #include "router/sched/sched_request.h"

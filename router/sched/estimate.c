@@ -11,8 +11,8 @@
 
 // --- look-ahead (speculator/score_pace.h)
 
-// Returns the number of look-ahead steps that take a row of their own. The first step takes none: the prompt's last row
-// gives its token.
+// Returns the number of look-ahead steps that need an extra row. The first step needs none: the prompt's last row
+// yields its token.
 static double later_steps(const struct sched_request *r)
 {
     return r->spec->prefill.look_ahead - 1;
@@ -25,7 +25,7 @@ static double step_us(const struct cost_model *cost, const struct sched_request 
 
 // Returns the time of a prompt's look-ahead on a node that has `rows` prompt rows to read. The prompt itself is read in
 // the first pass of these rows. The node reads the other rows during the look-ahead. Look-ahead passes get only a share
-// of the time (LOOK_AHEAD_SHARE). Further steps ride in the passes that read prompts.
+// of the time (LOOK_AHEAD_SHARE). Further steps run as rows of the passes that read prompts.
 static double look_ahead_us(const struct sched_node *node, const struct cost_model *cost, const struct sched_request *r,
                             double rows)
 {
@@ -48,9 +48,9 @@ static double look_ahead_of_others_us(const struct cost_model *cost, const struc
 
 // --- one request in one pool
 
-// Bounds of the number of nodes that an estimate examines. In a small pool, it examines every node that takes work. In
-// a large pool, it examines every n-th node as a sample (SAMPLE_MAX). It also examines the nodes that are likely to
-// finish the request first: nodes with the least work (FIRST_MAX), and nodes whose caches have its prefix
+// Limits of the number of nodes that an estimate examines. In a small pool, the sample is every node that takes work.
+// In a large pool, it is every n-th node (SAMPLE_MAX). The estimate also examines the nodes that are likely to finish
+// the request first: the nodes with the least work (FIRST_MAX), and the nodes whose caches have the request's prefix
 // (SHARING_MAX).
 enum { SAMPLE_MAX = 64, FIRST_MAX = 8, SHARING_MAX = 8 };
 
@@ -61,7 +61,7 @@ struct subject {
     const struct cost_model *likely; // assumed cost of nodes with unknown costs; NULL: no node's costs are known
     const struct sched_node *nodes[SAMPLE_MAX + FIRST_MAX + SHARING_MAX];
     int n_sample, n_nodes;
-    double stands_for; // nodes of the pool that each node of the sample represents
+    double stands_for; // number of nodes that each node of the sample represents
 };
 
 static void nodes_add(struct subject *s, const struct sched_node *const *nodes, int n)
@@ -113,7 +113,7 @@ static double others_us(const struct subject *s, const struct sched_node *node, 
 }
 
 // Returns the time for which the node is busy before a request of `rows` further rows. A long prompt on the node gets
-// half of each pass, and the rows of the other half that short prompts leave free.
+// half of each pass, and also the rows that short prompts leave free.
 static double busy_before_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost,
                              double rows)
 {
@@ -134,7 +134,7 @@ static double busy_us(const struct subject *s, const struct sched_node *node, co
 }
 
 // Returns the time that the node spends on the request itself. A speculator reads other prompts during the look-ahead.
-// They are assumed to be as many as the prompts that wait or are on the node now.
+// Their rows are assumed to equal the rows that wait or are on the node now.
 static double own_us(const struct subject *s, const struct sched_node *node, const struct cost_model *cost)
 {
     int rows = sched_request_rows_on(s->r, node), cached = sched_request_rows(s->r) - rows;
@@ -145,7 +145,8 @@ static double own_us(const struct subject *s, const struct sched_node *node, con
     return us + s->r->frozen.further_scores * (1 + later_steps(s->r)) * step_us(cost, s->r);
 }
 
-// A copy of a request with an assumed number of kept tokens. Only nodes with KV blocks for that number can hold it.
+// A copy of a request with an assumed number of kept tokens. Only nodes with enough KV blocks for these tokens can hold
+// the request.
 struct kept_request {
     struct request_usage usage;
     struct sched_request sched;
@@ -215,23 +216,23 @@ static int64_t latest_us(const struct subject *s, double own_us, int64_t now_us)
     int64_t left_us = deadline_us - now_us,
             due_us = now_us + left_us / 2; // while own_us is unknown, half of the time is left for it
     if (isfinite(own_us)) {
-        if (own_us > (double)left_us) return waited_us; // it will be late, so it has no precedence
-        // fmin: false reports of a node may make full_bin_us() larger than any time.
+        if (own_us > (double)left_us) return waited_us; // the request will be late anyway, so it gets no precedence
+        // fmin: a node with false reports may make full_bin_us() larger than any time.
         due_us = deadline_us - (int64_t)fmin(own_us + full_bin_us(s), (double)deadline_us);
     }
     return due_us < waited_us ? due_us : waited_us;
 }
 
-// Returns the expected number of kept tokens of a prompt that is not scored yet. In a conversation, it counts the rows
-// of earlier turns, later answers and the tokens that further selections add. Ignores overlaps of pinned ranges, tail
-// and chosen chunks.
+// Returns the expected number of kept tokens of a prompt that is not scored yet. In a conversation, this includes the
+// rows of earlier turns, later answers and the tokens that further selections add. Ignores overlaps of pinned ranges,
+// tail window and chosen chunks.
 static int kept_tokens_expected(const struct sched_view *view, const struct sched_request *r)
 {
     const struct request_spec *spec = r->spec;
     const struct frozen_rows *frozen = &r->frozen;
     const struct prefill *p = &spec->prefill;
     double rate = p->quality > 0 ? rate_mean_get(&view->quality_rate, view->now_us) : p->keep_rate;
-    int tokens = prefill_chunk_tokens(p), chunk = tokens > 0 ? tokens : 1; // 1: spans have any length, not whole chunks
+    int tokens = prefill_chunk_tokens(p), chunk = tokens > 0 ? tokens : 1; // 1: spans have any length
     int n = frozen->selected_of ? frozen->selected_of : spec->n_tokens;
     int64_t kept = (int64_t)chunk * prefill_keep_budget((n - 1) / chunk + 1, rate);
     if (!p->paper_exact) {
@@ -282,7 +283,7 @@ static struct cost_work waiting_work(const struct sched_view *view, enum node_ro
     return (struct cost_work){computed * waiting.rows, computed * waiting.pairs};
 }
 
-// Estimates the time of the work by the nodes whose costs are known, and divides it among all nodes.
+// Estimates the time of the work from the nodes whose costs are known, and divides the work among all nodes.
 struct pool_estimate estimate_pool(const struct sched_view *view, enum node_role role)
 {
     struct cost_work waiting = waiting_work(view, role);
@@ -304,14 +305,15 @@ struct pool_estimate estimate_pool(const struct sched_view *view, enum node_role
     return (struct pool_estimate){queue * unit_us, (queue + held) * unit_us};
 }
 
-// Returns the time until all work ahead is dispatched. Nodes take work as they become free, so they all finish it at
-// the same time. A node that is busy beyond that time takes no work. The loop leaves out such nodes until none is left.
+// Returns the time until all work ahead is dispatched. Nodes get work as they become free, so they all finish it at the
+// same time. A node that is busy beyond that time gets no work. Each round of the loop leaves out such nodes, until the
+// time no longer changes.
 static double dispatched_us(const struct subject *s, struct cost_work ahead)
 {
     if (ahead.rows <= 0) return 0;
     for (double level_us = INFINITY;;) {
-        // Both are in units of `ahead`. rate: work that the nodes do per microsecond. work: `ahead`, plus the work that
-        // the nodes could do while they are still busy.
+        // Both are multiples of `ahead`. rate: work that the nodes do per microsecond. work: `ahead`, plus the work
+        // that the nodes could do in the time for which they are still busy.
         double work = 1, rate = 0;
         for (int i = 0; i < s->n_sample; i++) {
             const struct sched_node *node = s->nodes[i];
@@ -344,8 +346,8 @@ static struct estimate pool_estimate(const struct subject *s, double after_us, i
     return best;
 }
 
-// Prepares the estimate of the worker group's part for a request that a speculator scores first. In a conversation,
-// caches may have the rows of earlier turns.
+// Prepares the estimate for the worker groups' part of a request that a speculator scores first. In a conversation,
+// prefix caches may have the rows of earlier turns.
 static struct subject subject_scored(const struct sched_view *view, const struct sched_request *r,
                                      struct kept_request *kept)
 {
@@ -355,8 +357,8 @@ static struct subject subject_scored(const struct sched_view *view, const struct
     return subject_make(view, NODE_WORKER, &kept->sched);
 }
 
-// Estimates the time to first token if a speculator scores the request first. During the score, worker groups go on
-// with the work that waits for them now.
+// Estimates the time to first token if a speculator scores the request first. While the speculator scores, worker
+// groups compute the work that waits for them now.
 static struct estimate speculated_estimate(const struct sched_view *view, const struct sched_request *r, int64_t now_us)
 {
     struct kept_request kept;
@@ -408,8 +410,8 @@ static bool can_be_kept_whole(const struct sched_view *view, const struct sched_
     return sched_pool_can_hold(view, NODE_WORKER, request_keep(&kept, r, r->spec->n_tokens));
 }
 
-// Costs become known either way. A scored prompt teaches the costs of speculators, one prompt at a time. A prompt kept
-// whole teaches the costs of worker groups.
+// Unknown costs become known either way. A scored prompt shows the costs of speculators, one prompt at a time. A prompt
+// kept whole shows the costs of worker groups.
 bool estimate_speculation_pays(const struct sched_view *view, const struct sched_request *r, int64_t now_us,
                                struct prefill_prediction *predicted_p)
 {

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // Estimates from the nodes' cost models (cost.h): how long a request waits for a pool, when it has to be dispatched,
-// and if speculation pays. Reads the view and changes nothing.
+// and whether speculation pays. Reads the view and changes nothing.
 //
 // - The work ahead of a request has two parts. One is the work of the nodes' outstanding bins. The other is waiting
 //   work: either the work that precedes the request by priority or the work that is due before it, whichever is less.
-//   Bins are filled by both orders (bin_planner.h). Waiting work goes to nodes as they become free. So all busy nodes
+//   Bins are filled in both orders (bin_planner.h). Waiting work goes to nodes as they become free. So all busy nodes
 //   are assumed to finish it at the same time.
 // - Every pass has one row for each decoding sequence. In passes with decodes, prompts are assumed to get the share of
-//   the time that they got lately. A speculator's look-ahead (its guess at the answer) gets passes of its own, up to a
-//   share of the time. Its further steps ride in passes that read other prompts (speculator/score_pace.h).
+//   the time that they got lately. A speculator's look-ahead (its guess at the answer) gets separate passes, up to a
+//   share of the time. Its further steps run as rows of passes that read other prompts (speculator/score_pace.h).
 // - Later arrivals are left out. An estimate is low rather than high, so that no request is refused because of events
 //   that may not happen.
 // - In a pool of more than 64 nodes, a sample of 64 nodes represents the pool, so the cost of an estimate is bounded.
@@ -19,7 +19,7 @@
 #include "router/sched/waiting_set.h"
 
 struct estimate {
-    double wait_us, own_us; // time until the request's turn; time from its turn to its first token
+    double wait_us, own_us; // wait until the request is computed; time from then to its first token
 };
 
 // Estimates the time to first token of a request that is not in a queue yet. If `speculated` is true, a speculator
@@ -44,9 +44,9 @@ bool estimate_speculation_pays(const struct sched_view *view, const struct sched
 int64_t estimate_due_us(const struct sched_view *view, enum node_role role, const struct sched_request *r,
                         int64_t now_us);
 
-// Times in which the nodes that take work would compute prompts of the pool, if the work were divided evenly. INFINITY
+// Times in which the nodes that take work would compute the prompts of the pool, if these were divided evenly. INFINITY
 // if no node takes work or no costs are known.
 struct pool_estimate {
-    double queue_us, work_us; // for the waiting prompts; for the waiting prompts and the prompts on the nodes
+    double queue_us, work_us; // for the waiting prompts; for these and the prompts on the nodes
 };
 struct pool_estimate estimate_pool(const struct sched_view *view, enum node_role role);

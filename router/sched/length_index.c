@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Requests are numbered in the order of their arrival, so of equal rows the lower number is the higher key.
+// The key is (rows, age). Requests are numbered in order of arrival, so among equal rows the lower number has the
+// higher key.
 #include "router/sched/length_index.h"
 
 #include "router/sched/request_tree.h"

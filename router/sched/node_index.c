@@ -126,11 +126,11 @@ enum search_kind { SEARCH_ASKED, SEARCH_OPEN, SEARCH_OPEN_THIS_ROUND, SEARCH_IDL
 struct node_search {
     const struct sched_view *view;
     uint64_t visits;
-    const struct sched_request *r; // request to find a node for; NULL with SEARCH_ASKED
+    const struct sched_request *r; // the request that needs a node; NULL with SEARCH_ASKED
     int64_t rows;                  // SEARCH_ASKED: number of waiting rows
     int64_t blocks;                // KV blocks that the request needs on a node where it shares none
     enum search_kind kind;
-    bool unasked; // true: only nodes that declined before r->joined match
+    bool unasked; // true: finds only nodes that declined before r->joined
 };
 
 // Returns the kind of search for nodes that declined the last plan but may accept this request.
@@ -185,8 +185,8 @@ static struct sched_node *index_find(struct node_index *index, struct node_searc
     return node;
 }
 
-// Finds a node for the request. A node with room for all its KV blocks is preferred. Otherwise it is a node on which
-// the request shares blocks and which has room for the other blocks. Returns NULL if there is none.
+// Finds a node for the request. Prefers a node with room for all KV blocks of the request. Otherwise finds a node where
+// the request shares blocks and the remaining blocks fit. Returns NULL if there is none.
 static struct sched_node *index_first(struct node_index *index, struct node_search *s)
 {
     s->blocks = index->role == NODE_WORKER ? sched_request_kv_blocks(s->r, PREFIX_BLOCK) : 0;
@@ -201,7 +201,7 @@ static struct sched_node *index_first(struct node_index *index, struct node_sear
 
 // --- changes
 
-// Returns the number of waiting rows from which on the node is asked. While overdue requests wait, it is 0.
+// Returns the least number of waiting rows at which the node is asked: 0 while overdue requests wait.
 static int64_t rows_asked(const struct sched_node *node, const struct sched_view *view)
 {
     if (view->waiting[node->role].overdue.count) return 0;
@@ -221,7 +221,8 @@ static bool has_more_room(const struct sched_node *node)
            node->account.long_prompts < p->most_long_prompts;
 }
 
-// Notes the node's room as the least room since it declined. Requests that did not fit may fit once it has more room.
+// Records the node's room as the least room since the node declined. Requests that did not fit may fit once the node
+// has more room.
 static void note_room(struct sched_node *node)
 {
     struct node_place *p = &node->place;
@@ -272,7 +273,7 @@ static void note_all(struct node_index *index, struct sched_node *tree)
     node_index_note_change(tree);
 }
 
-// Orders all nodes again if the measure that compares them changes: prompt_rows or by_time. This is rare.
+// Sorts all nodes again if prompt_rows or by_time changes, because these define the order. This is rare.
 static void index_refresh(struct node_index *index, const struct sched_view *view)
 {
     double mean = view->waiting[index->role].mean_rows;

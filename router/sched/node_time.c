@@ -31,8 +31,8 @@ double node_time_finish_us(const struct sched_node *node, int64_t rows, int64_t 
                              node->account.bin_attention_pairs + pairs);
 }
 
-// Returns half the token budget, or fewer rows if the fixed cost of a pass of that many rows is at most an eighth of
-// its time.
+// Returns half of the token budget, or the least number of rows at which the fixed cost is an eighth of the pass,
+// whichever is smaller.
 int64_t node_time_min_bin_rows(const struct sched_view *view, const struct sched_node *node)
 {
     int64_t half = ((int64_t)node->limits.token_budget + 1) / 2;

@@ -8,12 +8,12 @@
 // Returns true if the node's cost model holds for a prompt of `rows` rows.
 bool node_time_is_known(const struct sched_view *view, const struct sched_node *node, int64_t rows);
 
-// Returns the time in microseconds of `rows` prompt rows on the node by the cost model `cost`, which may be another
-// node's. Each pass also has the rows of the node's decoding sequences.
+// Predicts the time in microseconds of `rows` prompt rows on the node. Each pass also has the rows of the node's
+// decoding sequences. `cost` may be the cost model of another node.
 double node_time_work_us(const struct sched_node *node, const struct cost_model *cost, double rows, double pairs);
 
-// Returns the time until the node finishes its work and one more prompt. The prompt has `rows` rows to compute after
-// `cached` KV entries from a cache. Uses the node's cost model even if it is not fitted.
+// Returns the time in microseconds until the node finishes its work and one more prompt. The prompt has `rows` rows to
+// compute after `cached` KV entries in the prefix cache. Uses the node's cost model even if it is not fitted.
 double node_time_finish_us(const struct sched_node *node, int64_t rows, int64_t cached);
 
 // Returns the rows of the smallest bin that costs this node little more per row than a full bin.

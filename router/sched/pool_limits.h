@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The largest requests that the nodes of a pool can hold, not counting draining nodes. Tells in O(log nodes) if any
-// node can hold a request. The list leaves out a node if another node has at least its context and at least its KV
-// entries. It is short, because most nodes of a pool are equal. Plain data of the node index; one thread.
+// The largest requests that the nodes of a pool can hold, not counting draining nodes. Tells in O(log nodes) whether
+// any node can hold a request. The list leaves out a node if another node has at least as much context and as many KV
+// entries. The list is short, because most nodes of a pool are equal. Plain data of the node index; one thread.
 #pragma once
 
 #include <stdbool.h>
@@ -15,7 +15,7 @@ struct pool_limit {
 };
 
 struct pool_limits {
-    struct pool_limit *list; // [n] by falling context, and so by rising number of KV entries; owned
+    struct pool_limit *list; // [n] by descending context, and so by ascending number of KV entries; owned
     int n, capacity;
 };
 
@@ -23,4 +23,4 @@ void pool_limits_update(struct pool_limits *limits, struct sched_node *const *no
 void pool_limits_fini(struct pool_limits *limits);
 
 bool pool_limits_hold(const struct pool_limits *limits, int context_tokens, int64_t entries);
-int pool_limits_context(const struct pool_limits *limits); // longest context; 0: every node drains, or there is none
+int pool_limits_context(const struct pool_limits *limits); // longest context; 0: every node drains, or there is no node

@@ -3,8 +3,8 @@
 
 #include "lib/base/mem.h"
 
-// The data that the hash of a block covers: the hash of the block before it, which covers all earlier blocks, and its
-// tokens with their positions. The salt takes the place of the hash before the first block.
+// The input of a block's hash: the hash of the previous block, which covers all earlier blocks, and the block's tokens
+// with their positions. The first block has the salt as its previous hash.
 struct chain_link {
     uint64_t before;
     struct {

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A prefix chain stands for the rows that a node computes for a request. It has one 64-bit hash per full block of
+// A prefix chain identifies the rows that a node computes for a request. It has one 64-bit hash per full block of
 // PREFIX_BLOCK rows. Each hash covers the tokens and positions of all rows up to the end of its block. So two prompts
 // that start with the same tokens at the same positions have chains that start alike.
 //
 // The hashes are SipHash under a key of the process, so nobody outside the process can compute prompts that collide.
-// Among n prefixes, some two collide by chance with a probability of n^2 / 2^65. The router then takes them for the
+// Among n prefixes, the probability that any two collide by chance is n^2 / 2^65. The router then treats the two as the
 // same prefix and misjudges rows and KV blocks by a few. No answer changes, because nodes compare tokens. Chains are
 // compared block by block from the start. Their order is therefore total, so a collision corrupts no tree.
 #pragma once

@@ -66,7 +66,7 @@ int prefix_groups_shared(const struct prefix_groups *groups, const struct sched_
     return below > above ? below : above;
 }
 
-// Returns the largest number of rows of a request for which sharing `blocks` blocks pays.
+// Returns how many rows a request may have so that sharing `blocks` blocks still pays.
 static int rows_paid_by(int blocks)
 {
     return PREFIX_PAYS_ROWS * PREFIX_BLOCK * blocks;
@@ -77,13 +77,14 @@ bool prefix_group_pays(int rows, int shared_blocks)
     return rows <= rows_paid_by(shared_blocks);
 }
 
-// Type of request_tree_before and request_tree_from, which search on one side of the key.
+// The type of request_tree_before() and request_tree_from(). Each searches on one side of the key.
 typedef struct sched_request *tree_search_fn(struct sched_request *root, enum request_order order,
                                              request_below_fn *below, const void *key, const struct request_need *max);
 
-// Returns the nearest request on one side of the key for which sharing pays, or NULL. *blocks_p is the number of blocks
-// that the previous request shares with the chain; no request farther away shares more. It becomes the number of the
-// returned request. A neighbour of another tenant queue, or a neighbour that shares no block, ends the search.
+// Returns the nearest request on one side of the key for which sharing pays, or NULL. On entry, *blocks_p is the number
+// of blocks that the previous request shares with the chain; no request farther away shares more. On return, it is the
+// number for the returned request. A neighbour of another tenant queue, or a neighbour that shares no block, ends the
+// search.
 static struct sched_request *walk_nearest(struct prefix_walk *walk, tree_search_fn *search,
                                           const struct prefix_key *key, int *blocks_p)
 {

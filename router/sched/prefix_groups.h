@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared-prefix groups: waiting requests ordered by prefix chain (prefix_chain.h). Requests of one tenant queue whose
-// prompts start with the same tokens are neighbours. The more tokens two requests share, the nearer they are. Packing
-// neighbours one after another computes a shared prefix only once. It also serves every request of a prefix before the
-// next prefix (global prefix sharing: BatchLLM, arXiv 2412.03594). A request shorter than a block has no chain and is
-// in no group.
+// prompts start with the same tokens are neighbours. The more tokens two requests share, the nearer they are. If
+// neighbours are packed one after another, a shared prefix is computed only once, and all its requests are served
+// before the next prefix (global prefix sharing: BatchLLM, arXiv 2412.03594). A request shorter than a block has no
+// chain and is in no group.
 //
 // The requests are spread over PREFIX_TREES trees by a hash of the tenant queue and the first block. Requests that can
-// share a prefix are in one tree. Other requests mostly have a tree of their own, so they cost next to nothing.
+// share a prefix are in one tree. A request that shares no prefix is mostly alone in its tree, so it costs almost
+// nothing.
 #pragma once
 
 #include "router/sched/sched_request.h"
@@ -29,7 +30,7 @@ void prefix_groups_remove(struct prefix_groups *groups, struct sched_request *r)
 int prefix_groups_shared(const struct prefix_groups *groups, const struct sched_request *r);
 
 // Visits the requests of a tenant queue that share enough leading blocks with a given chain (prefix_group_pays()). The
-// request that shares most comes first. The groups must not change during a walk.
+// request that shares the most blocks comes first. The groups must not change during a walk.
 struct prefix_walk {
     struct sched_request *const *root;
     const struct tenant_queue *tenant_queue;

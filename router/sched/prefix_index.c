@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// A radix tree of chains. An edge (struct prefix_run) is split where chains part or end, so a request holds whole
-// edges. A member says how many blocks of one edge one record has. A record lists its members that no request holds, by
-// age.
+// A radix tree of chains. An edge (struct prefix_run) is split where chains diverge or end, so a request holds whole
+// edges. A member stores how many blocks of one edge one record has. A record lists its members that no request holds,
+// by age.
 //
-// Within a record, the member of an edge is older than the member of the parent edge. So eviction takes the end of a
-// chain first. If a member has lost blocks, the record has no member in the edges after it. An edge is as long as its
+// Within a record, the member of an edge is older than the member of the parent edge. So eviction starts at the end of
+// a chain. If a member has lost blocks, the record has no member in the edges after it. An edge is as long as its
 // longest member.
 #include "router/sched/prefix_index.h"
 
@@ -17,17 +17,17 @@
 struct prefix_run {
     struct prefix_run *parent;      // NULL: the edge starts a chain
     struct prefix_run *bucket_next; // next edge in the hash table's bucket
-    uint32_t *marks;                // [end - begin] the low 32 bits of the hashes of the edge's blocks; owned
-    int begin, end;                 // the edge has blocks begin to end - 1 of its chains
+    uint32_t *marks;                // [end - begin] low 32 bits of the hash of each block; owned
+    int begin, end;                 // the edge has the blocks from `begin` to `end` - 1 of its chains
     struct member **members;        // [n_members] ordered by the number of their records; owned
     int n_members, members_capacity;
-    int n_holding; // number of members that some request holds
+    int n_holding; // number of members that requests hold
 };
 
 struct member {
     struct prefix_record *record;
     struct prefix_run *edge;
-    int blocks;                     // number of the edge's blocks, from its begin, that the record has
+    int blocks;                     // number of leading blocks of the edge that the record has
     int holds;                      // number of requests that hold the member
     struct member *older, *younger; // links in the record's list; valid while holds is 0
 };
@@ -38,7 +38,7 @@ struct prefix_record {
     uint64_t number;
     int capacity;
     int64_t blocks, held_blocks; // blocks of all members; blocks of the members that requests hold
-    int64_t bytes, held_bytes;   // memory of these
+    int64_t bytes, held_bytes;   // memory of all members; memory of the held members
     struct member *oldest, *youngest;
 };
 
@@ -48,8 +48,8 @@ struct prefix_index {
     uint64_t last_record;
 };
 
-// MEMBER_BYTES: memory of a member and an edge of its own. This is both structs, two pointers in arrays that may be
-// half empty, and the overhead of four allocations.
+// MEMBER_BYTES: memory of a member and of an edge that only this member has. This is both structs, two pointers in
+// arrays that may be half empty, and the overhead of four allocations.
 enum { BUCKETS_MIN = 64, ALLOCATION = 16, MARK_BYTES = sizeof(uint32_t) };
 #define MEMBER_BYTES                                                                                                   \
     ((int64_t)(sizeof(struct prefix_run) + sizeof(struct member) + 4 * sizeof(void *) + 4 * ALLOCATION))
@@ -208,8 +208,8 @@ static void member_resize(struct member *m, int blocks)
     m->blocks = blocks;
 }
 
-// Shrinks the edge to its longest member after a member has lost blocks. The edge has no children if it gets shorter: a
-// member of a child edge would need a member with every block of this edge.
+// Shrinks the edge to its longest member after a member has lost blocks. An edge that gets shorter has no children: a
+// member of a child edge requires a member with every block of this edge.
 static void edge_shrink(struct prefix_index *index, struct prefix_run *edge)
 {
     int longest = 0;
@@ -259,7 +259,7 @@ static void record_trim(struct prefix_record *record)
     }
 }
 
-// Returns the number of blocks of the longest new run for which eviction of every unheld block would make room.
+// Returns the length in blocks of the longest run that would fit if every unheld block were evicted.
 static int64_t record_room(const struct prefix_record *record)
 {
     int64_t bytes = PREFIX_RECORD_BYTES - record->held_bytes - MEMBER_BYTES,
@@ -347,8 +347,8 @@ static struct prefix_run *edge_grow(struct prefix_index *index, struct prefix_ru
     return edge;
 }
 
-// Holds the next edge of the chain after `run`. Creates the edge if there is none, and cuts it where the chain leaves
-// it or the room ends. Returns NULL if there is no room.
+// Holds the next edge of the chain after `run`. Creates the edge if there is none. Cuts the edge where the chain
+// diverges from it, or where the room ends. Returns NULL if there is no room.
 static struct prefix_run *hold_next(struct prefix_record *record, struct prefix_run *run, const uint64_t *chain, int n)
 {
     struct prefix_index *index = record->index;
@@ -363,7 +363,8 @@ static struct prefix_run *hold_next(struct prefix_record *record, struct prefix_
     if (split) edge = edge_split(index, edge, (int)blocks);
     struct member *mine = member_find(edge, record);
     member_hold(mine ? mine : member_add(edge, record));
-    // A split takes room in all records of the edge. Each record can evict only its own member, so the count goes down.
+    // A split needs memory in all records of the edge. Each record can evict only its own member, so the loop runs
+    // downwards.
     for (int i = edge->n_members - 1; split && i >= 0; i--)
         record_trim(edge->members[i]->record);
     record_trim(record);
@@ -411,8 +412,8 @@ void prefix_record_close(struct prefix_record *record)
     free(record);
 }
 
-// Returns the number of leading blocks of the chain that the record has. With `held`, only blocks that requests hold
-// count.
+// Returns the number of leading blocks of the chain that the record has. If `held` is true, only blocks that requests
+// hold count.
 static int record_match(const struct prefix_record *record, const uint64_t *chain, int n, bool held)
 {
     const struct prefix_run *edge = NULL;
@@ -444,8 +445,8 @@ int64_t prefix_record_blocks_held(const struct prefix_record *record)
 
 // --- all nodes
 
-// Returns the last edge that shares blocks with the chain. *blocks_p is the number of leading blocks shared in all.
-// With `held`, only edges that requests hold count.
+// Returns the last edge that shares blocks with the chain. *blocks_p is the total number of shared leading blocks. If
+// `held` is true, only edges that requests hold count.
 static const struct prefix_run *index_walk(const struct prefix_index *index, const uint64_t *chain, int n, bool held,
                                            int *blocks_p)
 {

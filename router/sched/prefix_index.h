@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// Guesses which blocks the prefix caches of a pool's nodes hold. It records the prompt blocks of the requests that were
-// dispatched to each node (global prefix sharing: BatchLLM, arXiv 2412.03594). The index has three uses. Requests go to
-// a node that has their prefix. A bin counts only the rows that are left to compute. KV blocks that sequences share are
+// Guesses which blocks the prefix caches of a pool's nodes hold. The index records the prompt blocks of the requests
+// that were dispatched to each node (global prefix sharing: BatchLLM, arXiv 2412.03594). It has three uses. Requests go
+// to a node that has their prefix. A bin counts only the rows that are not cached. KV blocks that sequences share are
 // charged once.
 //
-// One radix tree of prefix chains serves all nodes of the pool. An edge has a run of blocks and the records of the
+// One radix tree of prefix chains serves all nodes of the pool. An edge stores a run of blocks and the records of the
 // nodes that have these blocks. So a prefix that a thousand nodes have is stored once, and one walk finds all these
 // nodes.
 //
 // A node's record imitates the node's own cache, which the router does not see. A block is held while a request on the
-// node uses it. The other blocks of a record are evicted when it is full, the longest unused first. Each chain is
-// evicted from its end.
+// node uses it. When the record is full, the least recently used of the other blocks are evicted. Each chain is evicted
+// from its end.
 //
 // Memory: a record and its part of the tree take at most PREFIX_RECORD_BYTES. Blocks that do not fit are evicted. If
 // the held blocks leave no room, new blocks are not recorded. The request then holds a shorter run, and its further
@@ -38,8 +38,8 @@ struct prefix_index *prefix_index_create(void);
 void prefix_index_free(struct prefix_index *index); // may be NULL; all records must be closed
 
 // Finds the nodes that have the start of the chain recorded, and how many leading blocks each of them has. Writes at
-// most `max` hits, most blocks first. Among equal hits, the node attached first comes first. Returns the number of
-// hits. Costs O(runs of the chain + max).
+// most `max` hits, ordered by descending number of blocks, then by the time of attaching. Returns the number of hits.
+// Costs O(runs of the chain + max).
 struct prefix_hit {
     struct sched_node *node;
     int blocks;
@@ -54,18 +54,18 @@ int prefix_index_held(const struct prefix_index *index, const uint64_t *chain, i
 
 // --- the record of a node
 
-// Opens the record of a node. `blocks` is the capacity of the node's cache. `node` is not used, except to return it
-// from look-ups.
+// Opens the record of a node. `blocks` is the capacity of the node's cache. Look-ups return `node`; the index does not
+// use it otherwise.
 struct prefix_record *prefix_record_open(struct prefix_index *index, struct sched_node *node, int blocks);
-void prefix_record_close(struct prefix_record *record); // no request may hold blocks of it; NULL is fine
+void prefix_record_close(struct prefix_record *record); // no request may hold blocks of the record; NULL is fine
 
 int prefix_record_match(const struct prefix_record *record, const uint64_t *chain, int n); // leading blocks recorded
 int prefix_record_held(const struct prefix_record *record, const uint64_t *chain, int n);  // leading blocks held
 // Returns the number of blocks that requests hold. A block counts once, however many requests hold it.
 int64_t prefix_record_blocks_held(const struct prefix_record *record);
 
-// Call when a request with this chain comes to the node. Records the blocks and holds them. Returns the held run, which
-// may be shorter than the chain. Returns NULL if no block is held.
+// Call when a request with this chain is dispatched to the node. Records the blocks and holds them. Returns the held
+// run, which may be shorter than the chain. Returns NULL if no block is held.
 const struct prefix_run *prefix_record_hold(struct prefix_record *record, const uint64_t *chain, int n);
 // Call when the request leaves the node. `run` may be NULL.
 void prefix_record_release(struct prefix_record *record, const struct prefix_run *run);

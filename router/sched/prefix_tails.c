@@ -25,7 +25,7 @@ static void tail_clear(struct prefix_tail *tail)
     *tail = (struct prefix_tail){0, 0, NULL, 0};
 }
 
-// Returns the tail of the oldest bin. If `used` is false and there is an unused tail, returns the unused tail.
+// Returns the tail of the oldest bin. If `used` is false, an unused entry is returned first.
 static struct prefix_tail *tails_oldest(struct prefix_tails *tails, bool used)
 {
     struct prefix_tail *oldest = NULL;
@@ -44,7 +44,7 @@ static int tails_blocks(const struct prefix_tails *tails)
     return blocks;
 }
 
-// Stores a tail in place of the tail of the same tenant queue. Clears the oldest tails until there is room.
+// Stores a tail. Replaces the tail of the same tenant queue, and clears the oldest tails until there is room.
 static void tails_store(struct prefix_tails *tails, const struct sched_request *r, uint64_t bin)
 {
     uint64_t number = r->tenant_queue->number;

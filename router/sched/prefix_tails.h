@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Notes for each tenant queue where the bins of one node left off in a shared-prefix group (prefix_groups.h). A tail is
-// the prefix chain of the last request of the queue that the node received while further requests of the group waited.
+// Records, for each tenant queue, at which request of a shared-prefix group (prefix_groups.h) a node's bins stopped. A
+// tail is the prefix chain of the queue's last request that went to the node while more requests of the group waited.
 // The node's next bin continues with these requests, because the node's cache holds their prefix.
 //
-// At most PREFIX_TAILS tails are kept, with at most PREFIX_TAILS_BLOCKS blocks in all. The oldest ones go first. One
-// thread.
+// At most PREFIX_TAILS tails are kept, with at most PREFIX_TAILS_BLOCKS blocks in all. The oldest tails are dropped
+// first. One thread.
 #pragma once
 
 #include "router/sched/waiting_set.h"
@@ -12,7 +12,7 @@
 enum { PREFIX_TAILS = 16, PREFIX_TAILS_BLOCKS = 5120 };
 
 struct prefix_tail {
-    uint64_t tenant_queue; // number of the tenant queue; no pointer, because the queue may be gone
+    uint64_t tenant_queue; // number of the tenant queue; not a pointer, because the queue may be gone
     uint64_t bin;          // id of the bin in which the node got the request; 0: the entry is unused
     uint64_t *chain;       // [n] owned
     int n;

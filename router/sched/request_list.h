@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of waiting requests, and of the requests on a node. Links are members of the requests, so nothing can fail.
+// Lists of waiting requests, and of the requests on a node. Links are members of the requests, so no function can fail.
 // Every function is O(1). A request is in at most one list. Lists do not own the requests. One thread.
 #pragma once
 

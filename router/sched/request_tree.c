@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The treap of request_tree.h: a binary search tree by the key that is also a heap by the request's tree_weight. The
-// weights are hashes, so the tree is balanced in all likelihood.
+// weights are hashes, so the tree is balanced with high probability.
 #include "router/sched/request_tree.h"
 
 #include <stddef.h>
@@ -81,8 +81,8 @@ void request_tree_remove(struct sched_request **root, enum request_order order, 
     }
 }
 
-// Finds the last fitting request below the key. subtree_min tells whether a subtree may have one, so few subtrees are
-// searched in vain.
+// Finds the last fitting request below the key. subtree_min tells whether a subtree may have a fitting request, so few
+// subtrees are searched in vain.
 struct sched_request *request_tree_before(struct sched_request *root, enum request_order order, request_below_fn *below,
                                           const void *key, const struct request_need *max)
 {

@@ -7,7 +7,7 @@
 #include "router/sched/node_index.h"
 #include "router/sched/waiting_set.h"
 
-enum { RESERVATION_SCAN_MAX = 64 }; // limit of examined overdue requests that no group can hold
+enum { RESERVATION_SCAN_MAX = 64 }; // limit of examined overdue requests that fit no group
 
 // Returns the first overdue request that fits some worker group.
 static const struct sched_request *first_overdue(const struct sched_view *view)

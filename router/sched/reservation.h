@@ -5,6 +5,6 @@
 
 #include "router/sched/view.h"
 
-// Returns the reservation that holds from now on. A request keeps the group that was reserved for it first. If it
-// always moved to the group that is emptiest now, no group might ever become empty enough.
+// Returns the reservation that is valid from now on. A request keeps the group that was reserved for it first. If the
+// reservation always moved to the group with the most free blocks, no group might ever have enough.
 struct reservation reservation_update(const struct sched_view *view, struct node_index *workers);

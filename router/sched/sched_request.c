@@ -41,13 +41,13 @@ int sched_request_kv_blocks(const struct sched_request *r, int block_tokens)
     return (int)(expected < most ? expected : most);
 }
 
-// Bytes that a number and a range count for in a bin's message. A number takes at most 5 bytes. A range takes 14 bytes,
-// but 120 bytes when a node unpacks it: 48 for the range, 8 for its pointer, up to 64 for protobuf-c's record of the
-// field. A node may use 256 MiB to unpack a message of BIN_BYTES_MAX: 4.3 times its size. So a range counts as 120
-// / 4.3 bytes and a few more.
+// Bytes that a number and a range count in a bin's message. A number takes at most 5 bytes. A range takes 14 bytes, but
+// 120 bytes when a node unpacks it: 48 for the range, 8 for its pointer, up to 64 for protobuf-c's record of the field.
+// A node may use 256 MiB to unpack a message of BIN_BYTES_MAX: 4.3 times its size. So a range must count at least 120 /
+// 4.3 bytes.
 enum { NUMBER_BYTES = 5, RANGE_BYTES = 32 };
 
-// Counts the rows, the prompt if penalties need it, the pinned or kept ranges, the logit bias, the grammar and the
+// Includes the rows, the prompt if penalties need it, the pinned or kept ranges, the logit bias, the grammar and the
 // options.
 int64_t sched_request_message_bytes(const struct sched_request *r)
 {

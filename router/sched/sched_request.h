@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A request as the scheduler sees it: the client's wishes, the usage so far, and its keys and links in the waiting set.
-// Core embeds a struct sched_request in each of its requests.
+// A request as the scheduler sees it: the client's prompt and options, the usage so far, and the keys and links of the
+// waiting set. Core embeds a struct sched_request in each of its requests.
 //
 // Writers: core sets the facts; only core/ledger.c sets fields marked as accounts. The waiting set sets the keys.
 // request_list.c, request_tree.c and the waiting set set the links. One thread.
@@ -16,7 +16,7 @@
 enum { PRIORITY_LEVELS = 2 * PRIORITY_MAX + 1 };
 int sched_priority_level(int32_t priority); // 0 is the lowest
 
-// The client's wishes. Constant once the request is TOKENISED.
+// The client's prompt and options. Constant once the request is TOKENISED.
 struct request_spec {
     int32_t *tokens; // [n_tokens] the whole prompt; owned
     int n_tokens;
@@ -26,15 +26,17 @@ struct request_spec {
     int n_pinned;
     struct prompt_turn *turns; // [n_turns] finished turns of a conversation, ascending; owned
     int n_turns;
-    bool score_only; // true for a Score call: the request ends once the speculator has answered
+    bool score_only; // true for a Score call: the request ends when the speculator has answered
     bool want_importance;
+    bool explain; // the answer tells what each stage decided
     int32_t priority;
-    size_t stop_bytes;    // memory of the stop strings, which the front owns
-    char *tenant;         // owned, may be NULL
-    uint64_t owner;       // stands for the tenant of the API key; ids are unique within an owner; 0: no keys are used
+    size_t stop_bytes; // memory of the stop strings, which the front owns
+    char *tenant;      // owned, may be NULL
+    // identifies the tenant of the API key; request ids are unique per owner; 0: the router uses no keys
+    uint64_t owner;
     uint64_t prefix_salt; // requests with different salts share no KV blocks
     int64_t arrived_us;
-    int64_t ttft_deadline_us; // a first token after this time of clock_now_us() is of no use; INT64_MAX: no deadline
+    int64_t ttft_deadline_us; // deadline of the first token, by clock_now_us(); INT64_MAX: no deadline
     bool deadline_of_call;    // true: ttft_deadline_us is the gRPC call's deadline, not the request's own
 };
 
@@ -52,8 +54,8 @@ struct request_timing { // accounts, in microseconds
     int64_t queue_us, score_us, pack_wait_us, prefill_us, ttft_us, total_us;
 };
 
-// Times to first token that were predicted on arrival: for the whole prompt, and for the pruned prompt (scored, then
-// only its kept tokens computed). Zeros: no times were predicted.
+// Times to first token, predicted on arrival: of the whole prompt, and of the pruned prompt (a score, then a prefill of
+// the kept tokens). Zeros: no times were predicted.
 struct prefill_prediction {
     double whole_us, pruned_us;
 };
@@ -64,8 +66,9 @@ enum request_order { BY_LENGTH, BY_PREFIX, BY_DUE, REQUEST_ORDERS };
 // The room that a node must have for a waiting request.
 struct request_need {
     int rows; // rows to compute if no cache has any of them
-    // KV blocks of PREFIX_BLOCK tokens that the request is expected to need in the best case. Leaves out the prompt
-    // blocks that it could share with a waiting request or with a request on some node, when it joined the waiting set.
+    // KV blocks of PREFIX_BLOCK tokens that the request is expected to need in the best case. Leaves out prompt blocks
+    // that the request could share, when it joined the waiting set, with a waiting request or with a request on any
+    // node.
     int blocks;
     int context; // see sched_request_context()
 };
@@ -75,7 +78,7 @@ struct request_need {
 struct frozen_rows {
     int rows, end;      // rows of the turns so far with their answers; index of the first token after these turns
     int answers;        // tokens of the answers of later turns, which will all have rows
-    int selected_of;    // number of tokens to which the keep rate still applies, in all further scores
+    int selected_of;    // number of tokens to which the keep rate applies in all further scores together
     int further_scores; // number of scores of later turns after the next score
     uint64_t *prefix;   // [n_prefix] the prefix chain of `rows`; owned
     int n_prefix;
@@ -87,17 +90,17 @@ struct sched_request {
     const struct request_spec *spec;
     const struct request_usage *usage;
     const struct request_timing *timing;
-    uint64_t *prefix; // [n_prefix] the prefix chain of the rows of its next pass, see prefix_chain.h; owned
+    uint64_t *prefix; // [n_prefix] prefix chain of the request's next pass, see prefix_chain.h; owned
     int n_prefix;
     struct frozen_rows frozen;
     int score_tokens, score_ranges; // conversations: tokens and pinned ranges of the prompt that is scored next
-    // True: the request may be the reason why its last worker groups were lost. It gets a group to itself until its
-    // next token, so that it cannot take other requests down with it.
+    // True: the request may be the reason why its last worker groups were lost. It runs alone on a group until its next
+    // token, so that other requests are not lost with it.
     bool runs_alone;
 
     // Keys, set by the waiting set while the request waits.
     struct tenant_queue *tenant_queue; // also kept while the request is on a node, to charge its tenant
-    int64_t due_us;                    // latest time at which it should be dispatched; 0: at once
+    int64_t due_us;                    // latest time at which it should be dispatched; 0: immediately
     bool overdue;                      // true: due_us has passed, so it goes into the next bin, whatever its priority
     bool packable;                     // true: the request is in the indexes, so that a bin may pick it
     uint64_t joined;                   // waiting_set.joined when the request last became packable or overdue
@@ -121,5 +124,6 @@ int sched_request_rows_after(const struct sched_request *r, int cached_blocks);
 // Returns how many of `shared` leading blocks the request can use. It cannot use the block with its last row, because
 // that row is always computed.
 int sched_request_shareable_blocks(const struct sched_request *r, int shared);
-int sched_request_kv_blocks(const struct sched_request *r, int block_tokens); // KV blocks it is expected to need
-int64_t sched_request_message_bytes(const struct sched_request *r);           // bytes that count towards BIN_BYTES_MAX
+// Returns the number of KV blocks that the request is expected to need.
+int sched_request_kv_blocks(const struct sched_request *r, int block_tokens);
+int64_t sched_request_message_bytes(const struct sched_request *r); // bytes that count towards BIN_BYTES_MAX

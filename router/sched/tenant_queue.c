@@ -172,7 +172,7 @@ static void level_enter(struct tenant_queue *queue)
     queue->in_level = true;
 }
 
-// Removes the queue from its level. Call it before its keys or its requests change.
+// Removes the queue from its level. Call it before the queue's keys or requests change.
 static void level_leave(struct tenant_queue *queue)
 {
     if (!queue->in_level) return;

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tenant queues: the waiting requests of one tenant and priority for one pool, and the fairness between them. Tenants
 // of one priority share capacity by tokens (virtual token counter, arXiv 2401.00588): the queue with the smallest
-// counter goes next. A queue that was empty starts at the counter of the active queues, so time with no requests earns
-// no credit. Only the waiting set uses these functions, except tenant_queue_charge() and tenant_queue_release(). One
-// thread.
+// counter goes next. A queue that was empty starts at the counter of the active queues, so a tenant without requests
+// earns no credit. Only the waiting set uses these functions, except tenant_queue_charge() and tenant_queue_release().
+// One thread.
 #pragma once
 
 #include "lib/base/hash.h"
@@ -17,14 +17,14 @@ struct tenant_weight {
 // Exists while a request waits in the queue, or is on a node after it waited in the queue.
 struct tenant_queue {
     struct tenant_queues *owner;
-    uint64_t number; // unique in its pool and never reused, unlike the address
+    uint64_t number; // unique in its pool and never reused, unlike the queue's address
     char *tenant;
     int level;                    // see sched_priority_level()
     int refs;                     // requests that wait in the queue or run from it
     struct length_index packable; // requests of the queue that may be packed
     double served;                // the virtual token counter: (rows dispatched + charge for output) / weight
     double weight;
-    struct tenant_queue *next; // in its hash bucket
+    struct tenant_queue *next; // next queue in the hash bucket
     // True while the queue is in the tree of its level: it has packable requests and is not set aside. The next three
     // fields are valid only then.
     bool in_level;
@@ -36,8 +36,8 @@ struct tenant_queue {
     struct tenant_queue *aside; // next queue in the list of queues that were set aside
 };
 
-// The queues of one priority that have packable requests, by their counters and then by age. They form a treap (see
-// request_tree.h). Each subtree knows the smallest needs of its requests, so a search steps over queues in which no
+// The queues of one priority that have packable requests, ordered by counter and then by age. They form a treap (see
+// request_tree.h). Each subtree stores the smallest needs of its requests, so a search steps over queues in which no
 // request fits.
 struct tenant_level {
     struct tenant_queue *root;
@@ -59,7 +59,7 @@ void tenant_queues_init(struct tenant_queues *queues, const struct hash_key *key
 void tenant_queues_fini(struct tenant_queues *queues);
 
 // Returns the queue of the request's tenant and priority. Creates the queue if there is none. The caller gets a
-// reference and returns it with tenant_queue_release().
+// reference, and releases it with tenant_queue_release().
 struct tenant_queue *tenant_queue_acquire(struct tenant_queues *queues, const struct sched_request *r);
 void tenant_queue_release(struct tenant_queue *queue);
 // Charges the tenant's counter; `tokens` may be negative.
@@ -72,7 +72,7 @@ void tenant_queue_remove(struct tenant_queue *queue, struct sched_request *r);
 
 // Returns the queue with the smallest counter among the queues with a request that needs at most `max`, or NULL.
 struct tenant_queue *tenant_queues_next(struct tenant_queues *queues, int level, const struct request_need *max);
-// Takes the queue out of its level for the rest of a plan, because none of its requests fits. Adds it to the list
-// *aside.
+// Removes the queue from its level for the rest of a plan, because none of its requests fits. Adds the queue to the
+// list *aside.
 void tenant_queue_set_aside(struct tenant_queue *queue, struct tenant_queue **aside);
 void tenant_queues_resume(struct tenant_queue *aside); // resumes every queue of the list

@@ -7,14 +7,14 @@
 
 int sched_request_context(const struct sched_request *r, enum node_role role)
 {
-    // The prompt's last row gives the first look-ahead token, so the look-ahead needs one KV entry fewer than it has
+    // The prompt's last row yields the first look-ahead token, so the look-ahead needs one KV entry fewer than it has
     // steps.
     int more = role == NODE_SPECULATOR ? r->spec->prefill.look_ahead - 1 : r->spec->sampling.max_tokens;
     return more < INT_MAX - r->spec->n_tokens ? r->spec->n_tokens + more : INT_MAX;
 }
 
-// Returns the KV entries that a request has at its end if its kept tokens are known, else 0. The last generated token
-// needs no entry, because it is never fed to the model.
+// Returns the number of KV entries of a request at its end, or 0 if its kept tokens are unknown. The last generated
+// token needs no entry, because it is never fed to the model.
 static int64_t entries_needed(const struct sched_request *r)
 {
     return r->usage->kept_tokens ? (int64_t)r->usage->kept_tokens + r->spec->sampling.max_tokens - 1 : 0;

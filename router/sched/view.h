@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The scheduler's view of nodes and the cluster. sched/ includes nothing of core/: core embeds a struct sched_node in
-// each of its nodes and a struct sched_request in each of its requests, and passes a struct sched_view of all of them.
-// Core writes these structs, and only core/ledger.c writes fields marked as accounts. sched/ takes them as const. One
-// thread.
+// each of its nodes and a struct sched_request in each of its requests, and passes a struct sched_view that refers to
+// all of them. Core writes these structs, and only core/ledger.c writes fields marked as accounts. sched/ only reads
+// them. One thread.
 #pragma once
 
 #include "lib/base/hash.h"
@@ -13,10 +13,11 @@
 
 enum node_role { NODE_SPECULATOR, NODE_WORKER, NODE_ROLES };
 
-// The rule for which requests may share a bin. BIN_DATASET is the one to use; the others are for comparison.
+// The rule for which requests may share a bin. BIN_DATASET is for use; the other policies are for comparison.
 enum bin_policy {
     BIN_DATASET, // all waiting requests
-    // an arrival batch: the first `batch_requests` waiting requests, closed until all of them are dispatched
+    // an arrival batch: the first `batch_requests` waiting requests; the next batch begins when all of them are
+    // dispatched
     BIN_BATCH,
     BIN_NONE, // one request per bin, first come first served
 };
@@ -34,11 +35,11 @@ struct node_account {
     struct request_list requests; // requests on the node
     int bins;                     // outstanding bins
     int requests_in_bins;         // requests whose score or first token has not come yet
-    int64_t bin_tokens;           // rows still to be computed of these requests
+    int64_t bin_tokens;           // remaining rows of these requests
     double bin_attention_pairs;   // attention pairs of these rows
     int long_prompts;             // long prompts still to be computed
-    int64_t long_tokens;          // part of bin_tokens in long prompts
-    double long_attention_pairs;  // part of bin_attention_pairs in long prompts
+    int64_t long_tokens;          // part of bin_tokens that belongs to long prompts
+    double long_attention_pairs;  // part of bin_attention_pairs that belongs to long prompts
     int64_t kv_blocks;            // KV blocks that the requests are expected to need; a shared block counts once
     int64_t context_blocks; // like kv_blocks, but a shared block counts for each request: the blocks attention reads
     int running_alone;      // requests that run alone (sched_request.h) and have no token yet
@@ -46,15 +47,15 @@ struct node_account {
 
 // Summary of the nodes in one subtree of a node index. KV blocks are counted in blocks of PREFIX_BLOCK tokens.
 struct node_room {
-    // Most free KV blocks of any node; of an open node that is not asked anyway; of an idle node that declined. -1:
+    // Most free KV blocks of: any node; an open node that would not be asked otherwise; an idle node that declined. -1:
     // there is no such node.
     int64_t blocks, open_blocks, idle_blocks;
     int64_t asks_rows; // smallest node_place.asks_rows of an open node
     int context;       // longest context
 };
 
-// The place of a node in the index of its pool. Only node_index.c writes it. A node is asked if a bin is planned for
-// it. It declines if the plan is empty.
+// The place of a node in the index of its pool. Only node_index.c writes it. To ask a node means to plan a bin for it.
+// The node declines if the plan is empty.
 struct node_place {
     struct node_index *index;
     // Key of the order: predicted finish time (or outstanding rows while costs are unknown), then the number of
@@ -63,11 +64,11 @@ struct node_place {
     int requests;
     uint64_t ordinal;
     bool is_known, is_open;      // the node's costs are known; node_is_open()
-    bool takes_any;              // the node takes a bin of any size
-    int64_t blocks_left, blocks; // free KV blocks; free KV blocks for requests that the node is not reserved for
-    int64_t asks_rows;           // the node is asked while at least this many rows wait; INT64_MAX: it is not
-    // True from when the node declined until it is asked again. It is asked again once it has more room than the least
-    // room since it declined. The fields least_* and most_* have that least room.
+    bool takes_any;              // the node gets a bin of any size
+    int64_t blocks_left, blocks; // free KV blocks; node_blocks_for_others(); in blocks of PREFIX_BLOCK tokens
+    int64_t asks_rows; // the node is asked while at least this many rows wait; INT64_MAX: the node is not asked
+    // True after the node has declined, until it is asked again. The node is asked again once it has more room than the
+    // least room since it declined. The fields least_* and most_* store that least room.
     bool has_declined;
     uint64_t declined_round, declined_joined; // node_index.round and waiting_set.joined when the node declined
     int64_t least_blocks, least_pass_rows;
@@ -96,10 +97,11 @@ int64_t sched_node_pass_rows(const struct sched_node *node);
 // Returns the rows that fit the node's next bin. A long prompt on the node takes half of each pass.
 int64_t sched_node_bin_rows(const struct sched_node *node);
 
-int sched_request_context(const struct sched_request *r, enum node_role role); // most tokens that its sequence can have
+// Returns the largest number of tokens that the request's sequence can have on a node of this role.
+int sched_request_context(const struct sched_request *r, enum node_role role);
 
-// Returns true if the node could hold the request when it is empty. The context must fit the whole prompt. If the kept
-// tokens are known, the KV blocks must fit them and the output. Returns false for a draining node.
+// Returns true if the node could hold the request while it has no other requests. The context must fit the whole
+// prompt. If the kept tokens are known, the KV blocks must fit them and the output. Returns false for a draining node.
 bool sched_node_can_hold(const struct sched_node *node, const struct sched_request *r);
 int64_t sched_node_blocks_left(const struct sched_node *node); // free KV blocks; INT64_MAX for a speculator
 // Converts a number of the node's KV blocks to blocks of PREFIX_BLOCK tokens, rounded up by at most 2 blocks.
@@ -110,12 +112,13 @@ bool sched_node_shares_blocks(const struct sched_node *node); // true: sequences
 int sched_node_blocks_needed(const struct sched_node *node, const struct sched_request *r);
 // Like sched_node_blocks_needed(), but assumes that requests on the node hold `shared` leading blocks of the prompt.
 int sched_node_blocks_after(const struct sched_node *node, const struct sched_request *r, int shared);
-// Returns the free KV blocks with which a search of the waiting set finds the request for the node. It is the larger of
-// sched_node_blocks_needed() and, if the node shares blocks, r->need.blocks.
+// Returns the number of free KV blocks that a node must have so that a search of the waiting set finds the request. It
+// is sched_node_blocks_needed(), or r->need.blocks if that is larger and the node shares blocks.
 int sched_node_blocks_asked(const struct sched_node *node, const struct sched_request *r);
-// Returns the leading blocks that the node's cache has, as far as the prefix index knows.
+// Returns the number of leading blocks that the node's cache holds, according to the prefix index.
 int sched_request_cached_blocks(const struct sched_request *r, const struct sched_node *node);
-int sched_request_rows_on(const struct sched_request *r, const struct sched_node *node); // rows to be computed
+// Returns the number of rows that the node has to compute for the request.
+int sched_request_rows_on(const struct sched_request *r, const struct sched_node *node);
 
 // --- the cluster
 
@@ -130,7 +133,7 @@ struct sched_options {
 };
 
 // A reservation of KV blocks. If no worker group has the free blocks for an overdue request, one group is reserved for
-// it. Small requests would otherwise take every block that becomes free, for ever. Until the overdue request starts,
+// it. Otherwise small requests could use up every block that becomes free, for ever. Until the overdue request starts,
 // the group lends other requests only the blocks beyond its need, and each such block only once. For a request that
 // runs alone, the whole group is reserved. `request` and `node` are NULL if there is no reservation.
 struct reservation {
@@ -145,8 +148,8 @@ struct rate_mean {
     int64_t added_us; // time when the last rate was added; 0: never
 };
 void rate_mean_add(struct rate_mean *mean, double rate, int64_t now_us);
-// Returns the mean, or a default if no rate was added for ten minutes. A mean that makes speculation not pay would
-// otherwise never change, because no further prompt would be scored.
+// Returns the mean, or a default if no rate was added for ten minutes. Otherwise a mean at which speculation does not
+// pay would never change, because no further prompt would be scored.
 double rate_mean_get(const struct rate_mean *mean, int64_t now_us);
 
 struct sched_view {
@@ -156,7 +159,7 @@ struct sched_view {
     struct node_index *pools;                  // [NODE_ROLES] the nodes of each pool
     const struct waiting_set *waiting;         // [NODE_ROLES] the waiting requests of each pool
     struct prefix_index *prefixes[NODE_ROLES]; // blocks in the caches of each pool
-    double computed_share[NODE_ROLES];         // accounts; share of lately dispatched rows that no cache had
+    double computed_share[NODE_ROLES];         // accounts; share of lately dispatched rows that were in no cache
     struct rate_mean quality_rate;             // accounts
     struct reservation reservation;
 };

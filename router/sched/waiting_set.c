@@ -34,7 +34,8 @@ int waiting_set_count(const struct waiting_set *set)
 
 // --- the indexes of packable requests
 
-// Returns the most prompt blocks that the request could share with another request. It must not be in the groups yet.
+// Returns the most prompt blocks that the request could share with another request. The request must not be in the
+// groups yet.
 static int shareable_blocks(const struct waiting_set *set, const struct sched_request *r)
 {
     int waiting = prefix_groups_shared(&set->groups, r),

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The waiting set: the requests that wait for one pool, in the orders that filling a bin needs, with their counts and
+// The waiting set: the requests that wait for one pool, in the orders that the bin planner needs, with their counts and
 // sums. The cost of filling a bin is proportional to the size of the bin, not to the number of waiting requests.
 //
-// Owner: struct core has one for each role. Core adds, removes and marks overdue; the bin planner picks. One thread.
+// Owner: struct core has one set per role. Core adds and removes requests and marks them as overdue; the bin planner
+// picks requests. One thread.
 //
 // Picking is a transaction. A picked request leaves the indexes immediately, and its tenant is charged. It stays in the
 // set's lists, counts and sums. The picks of a bin end together: waiting_set_commit() removes the picked requests from
-// the set, waiting_set_roll_back() puts them back into the indexes. If picked requests were only marked, each search
-// would step over every request picked so far. The cost of a bin would then be quadratic.
+// the set, waiting_set_roll_back() puts them back into the indexes. If picked requests stayed in the indexes, each
+// search would step over every request picked so far. The cost of a bin would then be quadratic.
 #pragma once
 
 #include "router/sched/due_index.h"
@@ -45,7 +46,8 @@ struct waiting_set {
     struct sched_request *unasked, **unasked_end;
     struct sched_request **picked; // [n_picked] in the order of picking
     int n_picked, picked_capacity;
-    enum odd_slot odd_slot, odd_slot_picked; // receiver in the last bin; in the current picks, for the next commit
+    // receiver in the last bin; receiver in the current picks, valid after the next commit
+    enum odd_slot odd_slot, odd_slot_picked;
 };
 
 void waiting_set_init(struct waiting_set *set, enum node_role role, const struct sched_options *options,
@@ -54,12 +56,12 @@ void waiting_set_fini(struct waiting_set *set); // the set must be empty
 
 int waiting_set_count(const struct waiting_set *set);
 
-// Adds a request. `returned` is true if the request comes back from a lost node. It is then overdue at once. With
-// BIN_BATCH and BIN_NONE, which have no due times, it becomes the first of `queue`. Sets r->tenant_queue, which stays
-// acquired until the request joins another set or until waiting_set_release().
+// Adds a request. `returned` is true if the request comes back from a lost node. The request is then overdue
+// immediately. With BIN_BATCH and BIN_NONE, which have no due times, it becomes the first of `queue`. Sets
+// r->tenant_queue, which stays acquired until the request joins another set or until waiting_set_release().
 void waiting_set_add(struct waiting_set *set, struct sched_request *r, int64_t due_us, bool returned);
 void waiting_set_remove(struct waiting_set *set, struct sched_request *r);
-void waiting_set_release(struct sched_request *r); // releases its tenant queue when the request ends
+void waiting_set_release(struct sched_request *r); // releases the request's tenant queue; call when the request ends
 void waiting_set_mark_overdue(struct waiting_set *set, struct sched_request *r);
 
 // With BIN_BATCH and BIN_NONE: makes the next requests of `queue` packable if no request is packable.

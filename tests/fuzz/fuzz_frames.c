@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fuzzes the checker of HTTP/2 frames. The first byte is the size of the pieces in which the client's bytes arrive. The
-// result must be the same as for bytes that arrive at once. The counts of calls and bytes must stay right while the
+// result must be the same as for bytes that arrive together. The counts of calls and bytes must stay right while the
 // server ends calls.
 #include "lib/net/frames.h"
 

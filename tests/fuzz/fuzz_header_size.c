@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Fuzzes the counter of HPACK sizes. The first byte is the size of the pieces, the second byte the size of the blocks.
-// The blocks share a table. The result must be the same as for blocks that arrive at once.
+// The blocks share a table. The result must be the same as for blocks that arrive in one piece.
 #include "lib/net/header_size.h"
 
 #include <string.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Jinja: the input is a template, rendered with a fixed conversation and small limits. Origins must be ascending and
-// inside the text, which keeps to its limit. If a template is refused or its rendering fails, the sentence names a line
-// of it.
+// inside the text, whose size stays within its limit. If a template is refused or its rendering fails, the sentence
+// names a line of it.
 #include <jansson.h>
 #include <stdlib.h>
 

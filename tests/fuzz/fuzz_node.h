@@ -36,8 +36,8 @@ struct client {
     int32_t answer[TOKENS_MAX];
     int logprobs_left; // prompt log-probabilities still to come
     bool has_quality, is_drafted;
-    const struct end *group; // the last worker group that it was sent to
-    int advanced;            // number of tokens that a speculator was sent
+    const struct end *group; // the last worker group that the request was sent to
+    int advanced;            // number of answer tokens sent to a speculator
 };
 
 extern struct world {

@@ -48,7 +48,7 @@ static void more_fill(struct fuzz_script *script, struct request_spec *spec)
     if (flags & 8) spec->prefill.conversation = false;
     if (flags & 16) spec->prefill.chunk_tokens = fuzz_below(script, 40);
     if (flags & 32) spec->prefill.keep_rate = 1 / (1.0 + fuzz_byte(script));
-    if (flags & 64) spec->sampling.repetition_penalty = 1.5; // pruned tokens are sent, too
+    if (flags & 64) spec->sampling.repetition_penalty = 1.5; // pruned tokens are also sent
     if (!(flags & 128) || spec->score_only || spec->sampling.prompt_logprobs >= 0) return;
     spec->want_importance = true;
 }

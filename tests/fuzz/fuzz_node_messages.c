@@ -17,7 +17,7 @@ static void end_close(struct end *end)
     end->open = false;
 }
 
-// Handles a message, packed and unpacked again, as between a node and the router.
+// Packs a message, unpacks it and handles it, as between a node and the router.
 static void bytes_handle(struct end *end, const uint8_t *bytes, size_t n)
 {
     if (!end->open)

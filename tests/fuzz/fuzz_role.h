@@ -19,12 +19,12 @@ struct fuzz_role {
     enum node_role kind;
     const router_message *(*make_bin)(struct fuzz_script *script);
     const router_message *(*make_drafting)(struct fuzz_script *script); // makes the role's message about drafts
-    void (*handle)(void *service, router_message *message);             // passes it to the role; may change it
-    void (*sent)(const node_message *message);                          // the role has sent it
-    void (*dropped)(void);                                              // the role has dropped all its work
+    void (*handle)(void *service, router_message *message); // passes the message to the role, which may change it
+    void (*sent)(const node_message *message);              // the role has sent it
+    void (*dropped)(void);                                  // the role has dropped all its work
     // Called after each message and pass. Returns NULL, or what is wrong.
     const char *(*check)(const struct role_load *load, const struct scenario_node *plan);
-    void (*ended)(void *service); // the script is over and all work is done
+    void (*ended)(void *service); // called when the script is over and all work is done
 };
 
 // Runs the script. Every pass works, all work ends, and afterwards no KV block is held.

@@ -12,7 +12,7 @@ typedef Forepack__Cluster__V1__Advance advance_message;
 
 // --- messages to the speculator
 
-// A request since the last cancel of its number; only `results_max` counts from earlier.
+// A request since the last cancel of its number. Only `results_max` also counts earlier messages.
 static struct asked {
     uint64_t request;
     int results_max, results_min; // results still to come
@@ -20,7 +20,7 @@ static struct asked {
     bool is_unclear;              // several prompts, or an answer with two tokens in one place: its drafts are unknown
     bool has_quality;
     uint32_t prompt[FUZZ_CONTEXT], n_prompt;
-    uint32_t answer[ANSWER_MAX], n; // tokens of the answer that it was told
+    uint32_t answer[ANSWER_MAX], n; // tokens of the answer that the speculator was sent
 } asked[ASKED_MAX];
 static int n_asked;
 
@@ -93,7 +93,7 @@ static void handle(void *service, router_message *message)
     if (message->kind_case != FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_CANCEL) return;
     for (size_t i = 0; i < message->cancel->n_requests; i++) {
         struct asked *a = asked_find(message->cancel->requests[i]);
-        if (a) asked_forget(a, false); // the refusal of an item may be on its way
+        if (a) asked_forget(a, false); // the refusal of an item may still arrive
     }
 }
 

@@ -94,7 +94,7 @@ static void end_request(uint64_t request)
     if (r) r->live = false;
 }
 
-// Handles a bin sequence by sequence, so that it is known which one was refused.
+// Handles a bin sequence by sequence, so that the refused sequence is known.
 static void handle(void *service, router_message *message)
 {
     if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN) {

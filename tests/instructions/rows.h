@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rows of the gate against slower code: short pieces of work whose instructions valgrind counts.
-// tests/instructions.py runs each in a process of its own and compares the counts with expected.txt.
+// tests/instructions.py runs each in a separate process and compares the counts with expected.txt.
 //
 //   main.c     runs the row that the command line names
 //   text.c     the tokenizer, the selection of kept tokens

@@ -23,7 +23,7 @@ static void report_take(void *arg, const struct step_report *report)
 static struct engine *engine_start(const char *dir, struct comm **comm_p)
 {
     struct engine *engine;
-    // This backend computes the same on every machine.
+    // This backend computes the same bits on every machine.
     const struct model_options options = {.dir = dir,
                                           .backend = "reference",
                                           .dtype = "f32",

@@ -20,7 +20,7 @@ has $'\nWhat is the permit number of Nena Morik[?] +\| (right|wrong) +[0-9.]+ \|
 has $'\nright answers: +[0-2] of 2 with all tokens kept, [0-2] at quality 0.99, [0-2] at keep rate 0.3\n'
 has $'\nmedian TTFT: +[0-9.]+ ms with all tokens kept, [0-9.]+ ms at quality 0.99, [0-9.]+ ms at keep rate 0.3\n'
 has $'\\[.*\\].*\nkept [0-9]+ of [0-9]+ tokens; '
-[[ $(<"$work/demo.log") != *"not measured yet"* ]] || fail "the demo prints the state of an idle cluster"
+[[ $(<"$work/demo.log") != *"measured time of a forward pass"* ]] || fail "the demo prints the state of an idle cluster"
 page=$work/built/demo.html
 has "A page with the kept tokens of every document: $page"
 equal "2 1" "$(grep -c '<h1>Document [12]</h1>' "$page") $(grep -c '</html>' "$page")" "documents and ends of the page"

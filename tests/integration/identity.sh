@@ -59,6 +59,9 @@ as boss generate --prompt Hi --max-tokens 1 --priority 5 >/dev/null
 # The cluster tells everything to an operator only.
 equal '["draining","limited","ready","version"]' "$(as acme status --json | jq -c 'keys')" "what a tenant sees"
 equal 1 "$(as boss status --json | jq '.nodes | length')" "nodes that an operator sees"
+explain() { as "$1" explain --prompt Hi --max-tokens 1 --json | jq -c '[.stages.limited, (.stages.prefill | type), .timing.ttft_ms > 0]'; }
+equal '[true,"null",true]' "$(explain acme)" "a request that a tenant has explained"
+equal '[false,"object",true]' "$(explain boss)" "a request that an operator has explained"
 
 # Limits.
 ask few Hi >/dev/null

@@ -16,7 +16,7 @@
 enum { DRAIN_BYTES_MAX = 4096 };
 
 struct drain_job {
-    struct rpc_call *call; // our reference
+    struct rpc_call *call; // holds a reference
     Forepack__V1__DrainNodeRequest *message;
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inference.Generate, GenerateMany, Abort and Score: the calls of clients. A message is checked and tokenised where
-// grpc_intake.h reads it, then submitted (answer.h).
+// Inference.Generate, GenerateMany, Abort and Score: the calls of clients. The thread that reads a message
+// (grpc_intake.h) checks, tokenises and submits it (answer.h).
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,10 +16,10 @@
 #include "router/front/request/reply.h"
 #include "router/front/request/request_trace.h"
 
-// A call of Generate or Score (one request) or of GenerateMany.
+// A call of Generate or Score (one request), or of GenerateMany (many requests).
 struct client_call {
-    struct client client;  // first: the client's pointer is ours
-    struct rpc_call *call; // our reference
+    struct client client;  // first member: a pointer to the client is cast to the call
+    struct rpc_call *call; // holds a reference
     bool many, score;
     bool half_closed; // core's thread only
 };
@@ -102,7 +102,7 @@ static void call_answer_refused(struct client_call *c, const char *client_id, en
         reply_refuse_until(c->call, status, retry_us);
 }
 
-// Refuses a message that was admitted. `a` is the answer that was created for it, which is freed, or NULL.
+// Refuses an admitted message. Frees `a`, the answer that was created for the message; NULL if there is none.
 static void call_refuse(struct parsed_message *parsed, struct answer *a, const char *client_id, enum status status,
                         int64_t retry_us)
 {
@@ -112,7 +112,7 @@ static void call_refuse(struct parsed_message *parsed, struct answer *a, const c
     client_not_submitted(parsed);
 }
 
-// Admits a message that has just come. NULL: it was refused.
+// Admits a message that has just arrived. Returns NULL if the message was refused.
 static struct parsed_message *call_admit(struct client_call *c, const char *client_id)
 {
     struct principal *p = c->client.principal;
@@ -136,8 +136,8 @@ static void call_answer(struct answer *a, const char *client_id, enum status sta
     }
 }
 
-// Unpacks a message. Returns NULL if the message was dropped or is malformed; it has been ended then. A malformed
-// message ends the whole call, because its request id is not known.
+// Unpacks a message. Returns NULL, with the message ended, if it was dropped or is malformed. A malformed message ends
+// the whole call, because its request id is not known.
 static void *message_unpack(const struct grpc_message *message, const ProtobufCMessageDescriptor *type)
 {
     struct parsed_message *parsed = message->user;
@@ -267,12 +267,12 @@ static void score_on_oversized(struct rpc_call *call, size_t size, const uint8_t
 
 // --- Abort
 
-// Each id of an Abort costs the core's thread time, and Aborts do not count against the limits of an API key. So the
-// number and the bytes of the ids in waiting Aborts are bounded.
+// Each id of an Abort takes time on the core's thread, and Aborts do not count against the limits of an API key. So the
+// number and the bytes of the ids in waiting Aborts are limited.
 enum { ABORT_IDS_MAX = 10000, ABORT_BYTES_MAX = 4 << 20, ABORT_ID_CHARGE = 64, ABORTS_WAITING_MAX = 4 << 20 };
 
 struct abort_job {
-    struct rpc_call *call; // our reference
+    struct rpc_call *call; // holds a reference
     uint64_t owner;        // owner of the requests that may be aborted; 0: all owners
     struct bytes ids;      // request ids, each NUL-terminated
     size_t charge;         // part of front->aborts_waiting

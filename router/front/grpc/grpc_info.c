@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inference.Tokenize, Detokenize, GetModelInfo and GetClusterInfo. Tokenize and Detokenize are answered where
-// their message is read (grpc_intake.h). GetModelInfo and GetClusterInfo read the core's state on the core's thread.
+// Inference.Tokenize, Detokenize, GetModelInfo and GetClusterInfo. The thread that reads a message of Tokenize or
+// Detokenize also answers it (grpc_intake.h). GetModelInfo and GetClusterInfo read the core's state on the core's
+// thread.
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,7 +44,7 @@ static void tokenize_read_message(const struct grpc_message *message)
     forepack__v1__tokenize_request__free_unpacked(m, NULL);
 }
 
-// The user data of a call of Tokenize or Detokenize is the owner of its message.
+// The user data of a Tokenize or Detokenize call is a struct intake_owner.
 static void text_on_open(struct rpc_call *call)
 {
     rpc_call_set_user(call, mem_alloc(sizeof(struct intake_owner)));
@@ -104,7 +105,7 @@ static void detokenize_on_message(struct rpc_call *call, const uint8_t *bytes, s
     text_read(call, bytes, size, detokenize_read_message);
 }
 
-// --- core's thread. The event's argument is the call, with a reference.
+// --- core's thread. The argument of each event is the call, with a reference
 
 static void event_model_info(struct core *c, void *arg, int64_t now_us)
 {
@@ -157,7 +158,7 @@ static void pass_class_fill(const struct pass_class *class, bool prompts, Forepa
     m->n_deviations = (size_t) class->deviation.scale->n + 1;
 }
 
-// Returns one block with the list and its messages, which borrow counts from `times`. free() it.
+// Returns one allocation with the list and its messages, which borrow counts from `times`. The caller frees it.
 static Forepack__V1__PassClass **pass_class_messages(const struct pass_times *times, size_t *n_p)
 {
     const size_t most = PASS_KINDS * COST_SIZES;
@@ -221,7 +222,7 @@ static void bins_fill(const struct bin_totals *bins, Forepack__V1__PackInfo *m)
     m->capacity_tokens = bins->capacity_tokens;
 }
 
-// Returns one block with the list and its messages; free() it.
+// Returns one allocation with the list and its messages. The caller frees it.
 static Forepack__V1__SkipCount **skip_messages(const struct core_totals *totals)
 {
     Forepack__V1__SkipCount **list = mem_alloc(SKIP_COUNT * (sizeof *list + sizeof **list));
@@ -268,7 +269,7 @@ static void totals_fill(const struct core_status *status, Forepack__V1__Totals *
     m->completion_tokens = totals->completion_tokens;
 }
 
-// The queue message with its classes, which point into it.
+// The queue message, and the messages of its classes.
 struct queue_message {
     Forepack__V1__QueueInfo queue;
     Forepack__V1__QueueClass classes[QUEUE_CLASSES], *list[QUEUE_CLASSES];
@@ -280,7 +281,8 @@ static void queue_fill(const struct core_status *status, struct queue_message *m
     m->queue.waiting = (uint32_t)status->waiting;
     m->queue.waiting_tokens = (uint64_t)status->waiting_tokens;
     m->queue.running = (uint32_t)status->running;
-    m->queue.capacity_requests = (uint32_t)status->classes[QUEUE_HIGH].max_requests; // it may fill the whole queue
+    // the highest class may fill the whole queue
+    m->queue.capacity_requests = (uint32_t)status->classes[QUEUE_HIGH].max_requests;
     m->queue.capacity_tokens = (uint64_t)status->classes[QUEUE_HIGH].max_tokens;
     for (int k = 0; k < QUEUE_CLASSES; k++) {
         m->list[k] = &m->classes[k];
@@ -290,7 +292,7 @@ static void queue_fill(const struct core_status *status, struct queue_message *m
     m->queue.n_classes = QUEUE_CLASSES;
 }
 
-// Replies with the fields that every client needs. Only operators may see the nodes and the load from other clients.
+// Replies with the fields that every client may see. Only operators may see the nodes and the load of other clients.
 static void send_limited_info(struct rpc_call *call, const struct core_status *status)
 {
     Forepack__V1__ClusterInfo info = FOREPACK__V1__CLUSTER_INFO__INIT;

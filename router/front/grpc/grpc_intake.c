@@ -15,7 +15,7 @@ enum { TENANT_ROOM = 257 };
 
 struct message_job {
     struct intake_job job;       // first member: job_run() casts the pool's pointer
-    struct grpc_message message; // with our reference of the call
+    struct grpc_message message; // holds a reference to the call
     struct rpc_bytes bytes;
     char tenant[TENANT_ROOM];
 };

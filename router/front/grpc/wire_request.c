@@ -60,7 +60,7 @@ static enum status grammar_read(const Forepack__V1__SamplingOptions *m, struct g
     }
 }
 
-// Compiles the grammar, so that a wrong one is refused here rather than by the worker.
+// Compiles the grammar, so that the router refuses an invalid grammar before a worker group gets it.
 static enum status grammar_compile(const struct front *front, const struct grammar_spec *spec)
 {
     struct grammar_matcher *matcher;
@@ -94,10 +94,10 @@ static enum status sampling_read(const Forepack__V1__SamplingOptions *m, struct 
     return sampling_from_message(&m->base, s);
 }
 
-// Settles keep rate and quality. The keep rate of the request precedes its quality, and both precede the router's
-// options. With a quality, the keep rate is used only if the speculators have no calibration. If the request gives the
-// quality, all tokens are kept then. If the router's quality applies and the client asks for pruning, the default rate
-// is used.
+// Decides keep rate and quality. The request's keep rate takes precedence over its quality, and both over the router's
+// options. With a quality, the keep rate applies only if the speculators have no calibration. The keep rate is then 1
+// if the request gives the quality. It is the default rate if the router gives the quality and the client asks for
+// pruning.
 static void prefill_settle_rate(const Forepack__V1__PrefillOptions *m, struct prefill *p)
 {
     bool asked = m->mode == FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON ||
@@ -202,7 +202,7 @@ static enum status message_read(const Forepack__V1__Message *m, size_t i, json_t
     return STATUS_OK;
 }
 
-// The prompt of a message: its text, token ids or chat turns.
+// The prompt of a message: text, token ids or chat turns.
 struct wire_prompt {
     const ProtobufCBinaryData *text;
     const uint32_t *ids;
@@ -210,8 +210,8 @@ struct wire_prompt {
     const char *ids_field; // as in struct intake_prompt
     struct Forepack__V1__Message *const *messages;
     size_t n_messages;
-    const struct chat_conversation *conversation; // a chat, instead of `messages`; NULL: none
-    bool wants_turns;                             // the turns of a chat are wanted
+    const struct chat_conversation *conversation; // a chat that replaces `messages`; NULL: none
+    bool wants_turns;                             // the positions of a chat's finished turns are needed
     int max_ids;                                  // as in struct intake_prompt
 };
 
@@ -300,7 +300,7 @@ static enum status shared_read(struct request_spec *spec)
     return STATUS_OK;
 }
 
-// Reads the prompt. `model` is the name that the client gave. `operation` is trace_record.operation.
+// Reads the prompt. `model` is the model name that the client asks for. `operation` is trace_record.operation.
 static enum status prompt_read(const struct front *front, const struct wire_prompt *given, const char *model,
                                const char *operation, const Forepack__V1__PrefillOptions *prefill, struct request *r)
 {
@@ -384,6 +384,7 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
                          options->max_tokens_name ? options->max_tokens_name : "max_tokens"));
     TRY(text_stream_read(front, m->sampling, options->text_of_other, text_p));
     r->spec.stop_bytes = text_stream_stop_bytes(*text_p);
+    r->spec.explain = m->explain;
     r->id = *m->request_id ? mem_string(m->request_id) : request_id_create();
     queue_read(m->tenant, m->priority, m->ttft_deadline_ms, &r->spec);
     return STATUS_OK;
@@ -426,7 +427,7 @@ enum status wire_score_request_read(const struct front *front, const Forepack__V
 
 // --- text and tokens
 
-// Limits of token ids per call, which bound the work.
+// Limits of token ids per call, to bound the work of a call.
 enum { TOKENIZE_IDS_MAX = 1 << 20, DETOKENIZE_IDS_MAX = 1 << 20 };
 
 enum status wire_tokenize(const struct front *front, const Forepack__V1__TokenizeRequest *m,
@@ -479,7 +480,7 @@ void wire_token_ends(const struct front *front, const Forepack__V1__DetokenizeRe
         if (m->keep_special || !tokenizer_is_special(front->tokenizer, (int32_t)m->token_ids[i])) sum += size;
         ends[i] = (uint32_t)(sum < UINT32_MAX ? sum : UINT32_MAX);
     }
-    size_t lost = sum > text_bytes ? sum - text_bytes : 0; // the blank before the first word is not in the text
+    size_t lost = sum > text_bytes ? sum - text_bytes : 0; // the text does not contain the blank of its first token
     for (size_t i = 0; i < m->n_token_ids; i++) {
         size_t end = ends[i] > lost ? ends[i] - lost : 0;
         if (end > text_bytes || i + 1 == m->n_token_ids) end = text_bytes;

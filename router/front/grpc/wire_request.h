@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns a client's message into a request of the core, and refuses a message with an error. The core decides only
-// whether the request can be served. I/O threads and threads of the intake pool.
+// Converts a client's message to a request of the core, and refuses invalid messages. The core decides only whether the
+// request can be served. I/O threads and threads of the intake pool.
 #pragma once
 
 #include <protobuf-c/protobuf-c.h>
@@ -20,21 +20,23 @@ struct wire_options {
     const struct chat_conversation *conversation; // the prompt; NULL: the message has the prompt
     const char *ids_field;                        // as in struct intake_prompt
     const char *max_tokens_name;                  // name in the client's API; NULL: max_tokens
-    bool grammar_valid;                      // the grammar was compiled lately, or for another prompt of the message
-    const struct text_stream *text_of_other; // stream of another prompt, whose stop strings are shared; NULL: none
+    // the grammar is known to be valid: it was compiled lately, or for another prompt of the message
+    bool grammar_valid;
+    // stream of another prompt of the message, to share its stop strings; NULL: none
+    const struct text_stream *text_of_other;
 };
 
 // Returns true if reading the message compiles no grammar: the message has none, or its grammar was compiled lately.
-// Compiling takes up to 100 ms, so other messages are read on the intake pool.
+// Compiling takes up to 100 ms, so messages with another grammar are read on the intake pool.
 bool wire_grammar_known(const struct front *front, const struct Forepack__V1__GenerateRequest *m);
 
-// Fills in `r`, a new request whose arrival time is set. *text_p becomes the stream that turns the tokens of the answer
-// into text and finds stop strings; the caller frees it. On failure `r` may be half filled.
+// Fills in `r`, a new request whose arrival time is set. *text_p is a new stream that converts the tokens of the answer
+// to text and finds stop strings. The caller frees the stream. On failure, some fields of `r` may be set.
 enum status wire_request_read(const struct front *front, const struct Forepack__V1__GenerateRequest *m,
                               const struct wire_options *options, struct request *r, struct text_stream **text_p);
 
-// Fills in `r` as a further choice for the prompt of `first`. `index`, from 1, is added to the seed of `first`. Returns
-// a stream with the stop strings of `text_of_first`; the caller frees it.
+// Fills in `r` as another choice for the prompt of `first`. The seed is the seed of `first` plus `index`, which is at
+// least 1. Returns a stream with the stop strings of `text_of_first`. The caller frees the stream.
 struct text_stream *wire_request_copy_choice(const struct request *first, const struct text_stream *text_of_first,
                                              int index, struct request *r);
 
@@ -42,8 +44,8 @@ struct text_stream *wire_request_copy_choice(const struct request *first, const 
 enum status wire_score_request_read(const struct front *front, const struct Forepack__V1__ScoreRequest *m,
                                     const struct wire_options *options, struct request *r);
 
-// Encode or decode for Tokenize and Detokenize. The caller frees *tokens_p and *text_p. Neither is limited by the
-// model's context.
+// Encode or decode for Tokenize and Detokenize. The caller frees *tokens_p and *text_p. The model's context does not
+// limit their lengths.
 enum status wire_tokenize(const struct front *front, const struct Forepack__V1__TokenizeRequest *m,
                           const struct chat_conversation *conversation, int32_t **tokens_p, int *n_p);
 enum status wire_detokenize(const struct front *front, const struct Forepack__V1__DetokenizeRequest *m, char **text_p,

@@ -8,6 +8,8 @@
 #include "lib/base/mem.h"
 #include "lib/base/utf8.h"
 #include "proto/forepack/v1/inference.pb-c.h"
+#include "router/core/request_stages.h"
+#include "router/front/grpc/grpc_access.h"
 #include "router/front/request/reply.h"
 
 static void response_send(struct rpc_call *call, const char *id, Forepack__V1__GenerateResponse *response)
@@ -18,7 +20,7 @@ static void response_send(struct rpc_call *call, const char *id, Forepack__V1__G
 
 // --- chunks
 
-// Returns one block with every protobuf struct of a chunk's log-probabilities; free() it.
+// Returns one allocation with all protobuf structs of a chunk's log-probabilities. The caller frees it.
 static Forepack__V1__TokenLogprob **logprob_messages(const struct token_logprob *logprobs, int n)
 {
     size_t n_top = 0;
@@ -75,7 +77,7 @@ void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct
 
 // --- completions
 
-// Returns one block with the list and its messages; free() it.
+// Returns one allocation with the list and its messages. The caller frees it.
 static Forepack__V1__TokenRange **range_messages(const struct token_range *ranges, int n)
 {
     Forepack__V1__TokenRange **list = mem_alloc((size_t)n * (sizeof *list + sizeof(Forepack__V1__TokenRange)) + 1);
@@ -135,6 +137,41 @@ static void timing_fill(const struct request *r, Forepack__V1__Timing *m)
     m->predicted_pruned_ms = r->predicted.pruned_us / 1e3;
 }
 
+// The messages of Completion.stages, whose texts are borrowed from the request.
+struct stages {
+    Forepack__V1__Stages stages;
+    Forepack__V1__Stage of[NODE_ROLES];
+};
+
+// Returns NULL if no node of the pool was asked.
+static Forepack__V1__Stage *stage_fill(const struct request_stage *stage, Forepack__V1__Stage *m)
+{
+    if (!stage->node_id && stage->wait == STAGE_WAIT_NONE) return NULL;
+    forepack__v1__stage__init(m);
+    if (stage->node_id) m->node_id = stage->node_id;
+    m->bin_requests = (uint32_t)stage->bin_requests;
+    m->bin_rows = (uint64_t)stage->bin_rows;
+    m->token_budget = (uint32_t)stage->token_budget;
+    m->wait = (char *)stage_wait_name(stage->wait);
+    m->waiting = (uint32_t)stage->waiting;
+    return m;
+}
+
+static Forepack__V1__Stages *stages_fill(const struct request *r, bool for_operator, struct stages *m)
+{
+    const struct prefill *prefill = &r->spec.prefill;
+    forepack__v1__stages__init(&m->stages);
+    m->stages.mode = (char *)prefill_mode_name(prefill->mode);
+    m->stages.quality = prefill->quality;
+    m->stages.keep_rate = prefill->keep_rate;
+    m->stages.limited = !for_operator;
+    if (r->stages && for_operator) {
+        m->stages.score = stage_fill(&r->stages[NODE_SPECULATOR], &m->of[NODE_SPECULATOR]);
+        m->stages.prefill = stage_fill(&r->stages[NODE_WORKER], &m->of[NODE_WORKER]);
+    }
+    return &m->stages;
+}
+
 void wire_prefill_format(const struct request *r, char text[WIRE_PREFILL_ROOM])
 {
     text[0] = 0;
@@ -162,6 +199,8 @@ void wire_completion_send(struct rpc_call *call, const struct request *r, bool r
     completion.prefill = prefill;
     completion.keep_rate = r->keep_rate;
     completion.prefill_reason = (char *)request_rate_reason(r);
+    struct stages stages;
+    if (r->spec.explain) completion.stages = stages_fill(r, grpc_is_operator(call), &stages);
     completion_send(call, r->id, reason, &completion, status, message);
     free(completion.kept);
 }

@@ -8,7 +8,7 @@
 // Sends a chunk, unless it is empty: no text, no token and no prompt log-probabilities.
 void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct answer_chunk *chunk);
 
-// Writes how the prompt of `r` was prefilled: "speculated", "whole:REASON", or "" while it is not decided.
+// Writes how the prompt of `r` is prefilled: "speculated", "whole:REASON", or "" while this is not decided.
 enum { WIRE_PREFILL_ROOM = 64 };
 void wire_prefill_format(const struct request *r, char text[WIRE_PREFILL_ROOM]);
 

@@ -11,8 +11,7 @@
 #include "router/front/http/json_anthropic.h"
 #include "router/front/http/json_anthropic_answer.h"
 
-// Data of a generation: its content blocks, and its stop strings, because the answer names the stop string that ended
-// it.
+// Data of a generation: its content blocks, and its stop strings. The answer names the stop string that ended it.
 struct message {
     struct anthropic_blocks blocks;
     int n;
@@ -40,7 +39,7 @@ static struct message *message_create(const json_t *list)
 static enum status anthropic_read(const json_t *body, struct http_input *in)
 {
     TRY(anthropic_to_chat(body, false, &in->translated));
-    TRY(http_chat.read(in->translated, in)); // limits the number of stop strings
+    TRY(http_chat.read(in->translated, in)); // also limits the number of stop strings
     in->max_tokens_name = "max_tokens";
     in->data = (struct http_data){message_create(json_object_get(body, "stop_sequences")), message_free};
     return STATUS_OK;

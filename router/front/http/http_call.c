@@ -40,13 +40,13 @@ static const struct error_kind kinds[STATUS_COUNT] = {
     [STATUS_INTERNAL] = {500, "server_error", NULL},
 };
 
-int http_status_of(enum status status)
+static int http_status_of(enum status status)
 {
     return kinds[(unsigned)status < STATUS_COUNT ? status : STATUS_INTERNAL].http_status;
 }
 
-// Returns the length of the field's name at the start of an error message, such as "stop: ...", "top_p 2: ...",
-// "messages[0]: ...". 0: the message does not start with a field's name.
+// Returns the length of the field name at the start of an error message, such as "stop: ...", "top_p 2: ...",
+// "messages[0]: ...". Returns 0 if the message does not start with a field name.
 static size_t param_length(const char *message)
 {
     size_t n = strspn(message, "abcdefghijklmnopqrstuvwxyz_0123456789");
@@ -92,13 +92,13 @@ static void add_retry(struct http_exchange *x, int64_t retry_us)
     snprintf(number, sizeof number, "%lld", (long long)(retry_us + 999999) / 1000000);
     http_add_header(x, "Retry-After", number);
     snprintf(number, sizeof number, "%lld", (long long)(retry_us + 999) / 1000);
-    http_add_header(x, "retry-after-ms", number); // read by the clients of OpenAI
+    http_add_header(x, "retry-after-ms", number); // OpenAI's client libraries read this header
 }
 
-// Returns false for an error that is sent with x-should-retry: false. The official clients of both APIs send a request
-// again after 408, 409, 429 and every 5xx, unless they get this header. INTERNAL must not be retried: a request that
-// crashed worker groups would crash further groups. DEADLINE must not be retried: requests that are refused to shed
-// load would come back threefold.
+// Returns false for an error that is sent with x-should-retry: false. The official clients of both APIs retry after
+// 408, 409, 429 and every 5xx, unless they get this header. INTERNAL must not be retried: a request that crashed worker
+// groups would crash more groups. DEADLINE must not be retried: requests that are refused to shed load would come back
+// three times.
 static bool may_succeed_later(enum status status)
 {
     return status != STATUS_INTERNAL && status != STATUS_DEADLINE;
@@ -182,7 +182,7 @@ static bool id_valid(const char *id)
     return n > 0 && n < HTTP_ID_ROOM;
 }
 
-// Writes the id of the header x-request-id if it is valid, else an id made of `number`.
+// Writes the id in the header x-request-id if it is valid, else an id made from `number`.
 static void request_id_write(const struct http_exchange *x, uint64_t number, char id[HTTP_ID_ROOM])
 {
     const char *given = x ? http_header(x, "x-request-id") : NULL;
@@ -210,7 +210,7 @@ static const struct front *front_of(const struct http_exchange *x)
 }
 
 // Returns true if the path needs no API key: the paths for load balancers (as with gRPC's health service), /metrics if
-// the operator says so, and the live page, which shows nothing of the cluster without its events.
+// the operator allows it, and the live page, which contains no data without its events.
 static bool open_to_all(const struct front *front, const char *path)
 {
     static const char *const open[] = {"/health", "/ready", "/version", "/", "/live/style.css", "/live/page.js"};
@@ -226,7 +226,7 @@ static bool for_operators(const char *path)
 }
 
 // Finds the caller by its API key. OpenAI's clients send `authorization`, Anthropic's send `x-api-key`. The header
-// `x-api-key` goes first, because a proxy may use `authorization` for a key of its own.
+// `x-api-key` takes precedence, because a proxy may use `authorization` for its own key.
 static enum status http_authorise(struct http_exchange *x, struct principal **principal_p)
 {
     const struct front *front = front_of(x);
@@ -236,7 +236,7 @@ static enum status http_authorise(struct http_exchange *x, struct principal **pr
     TRY(key ? identity_authenticate_key(identity, key, principal_p)
             : identity_authenticate(identity, http_header(x, "authorization"), principal_p));
     if (!for_operators(http_path(x)) || principal_is_operator(*principal_p)) return STATUS_OK;
-    return status_fail(STATUS_DENIED, "%s is shown to an operator's API key only", http_path(x));
+    return status_fail(STATUS_DENIED, "%s needs an operator's API key", http_path(x));
 }
 
 typedef enum status admit_fn(struct principal *p, int64_t *retry_us_p);

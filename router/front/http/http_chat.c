@@ -71,7 +71,7 @@ static enum status read_tool_choice(const json_t *choice, struct http_input *in)
     const char *word = choice ? json_string_value(choice) : "auto";
     in->required_tool = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
     in->required_call = in->required_tool || (word && strcmp(word, "required") == 0);
-    if (word && strcmp(word, "none") == 0) in->tools = NULL; // the model is not shown the tools
+    if (word && strcmp(word, "none") == 0) in->tools = NULL; // the prompt does not contain the tools
     if (!in->required_call && (!word || (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0)))
         return json_refuse_type("tool_choice", "none, auto, required, or a function with its name");
     if (in->required_call && !in->tools) return status_fail(STATUS_INVALID, "tool_choice: there are no tools");

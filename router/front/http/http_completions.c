@@ -104,8 +104,8 @@ static void add_top(const struct http_generation *g, const struct token_logprob 
         bytes_free(&names[t]);
 }
 
-// Returns how many characters the token adds to the text. Special tokens add none, and the text of an echo begins
-// without the blank of its first token.
+// Returns how many characters the token adds to the text. Special tokens add none. The text of an echo begins without
+// the blank of its first token.
 static int64_t token_characters(const struct http_generation *g, const struct http_choice *choice, int32_t token)
 {
     const struct tokenizer *tokenizer = g->client.front->tokenizer;

@@ -30,7 +30,7 @@ static void choice_fini(struct http_choice *choice)
     bytes_free(&choice->kept);
 }
 
-// Frees what the answer has collected so far. It may be called again.
+// Frees the output that the answer has collected so far. May be called again.
 static void generation_drop_output(struct http_generation *g)
 {
     whole_answer_free(g->streams->whole, &g->collected_bytes);
@@ -45,7 +45,7 @@ static void generation_drop_output(struct http_generation *g)
     g->n_choices = 0;
 }
 
-// Ends the generation and frees its output. If the client does not read, only the queued end of the answer takes
+// Ends the generation and frees its output. If the client does not read, only the queued bytes of the answer keep
 // memory.
 static void generation_end(struct http_generation *g)
 {
@@ -64,9 +64,9 @@ static void generation_fail(struct http_generation *g, enum status status, const
     generation_end(g);
 }
 
-// --- what the core sends
+// --- events of the core
 
-// Counts the memory of the echoes in the limit of whole answers, because a request may wait for long.
+// Counts the memory of the echoes against the limit of whole answers, because a request may wait for a long time.
 static void generation_submitted(struct client *client)
 {
     struct http_generation *g = (struct http_generation *)client;
@@ -129,7 +129,7 @@ static void generation_done(struct answer *a, const struct request *r, enum fini
     if (g->stream) {
         http_streamer_finish(g, choice, &rest, is_last);
     } else {
-        http_collector_add(g, choice, &rest); // the answer ends here, whatever its size
+        http_collector_add(g, choice, &rest); // the result is ignored: the answer ends here anyway
         http_collector_finish(g, choice);
         if (is_last) http_collector_answer(g);
     }

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A generation over HTTP: one exchange with its prompts and choices. It is answered whole or as server-sent events.
-// struct http_api has the functions that depend on the API: they read the body's fields and shape the answer.
+// A generation over HTTP: one exchange with its prompts and choices. The answer is one JSON body, or a stream of
+// server-sent events. struct http_api has the functions that depend on the API: they read the body's fields and format
+// the answer.
 //
-//   http_generation.c            start and end, and the tokens that the core sends
-//   http_generation_reader.c     the body to requests
-//   http_generation_collector.c  a whole answer
-//   http_generation_streamer.c   server-sent events
-//   http_sections.c              answers split into reasoning, content and tool calls
-//   http_usage.c                 usage and headers of an answer
+//   http_generation.c            starts and ends a generation, receives tokens from the core
+//   http_generation_reader.c     converts the body to requests
+//   http_generation_collector.c  collects and sends a whole answer
+//   http_generation_streamer.c   sends server-sent events
+//   http_sections.c              splits answers into reasoning, content and tool calls
+//   http_usage.c                 writes usage and headers of an answer
 #pragma once
 
 #include "router/front/http/http_call.h"
@@ -17,24 +18,25 @@
 struct http_generation;
 struct http_streams;
 
-enum { HTTP_LOGPROB_LISTS = 4 }; // most lists of log-probabilities that an API has for a choice
+enum { HTTP_LOGPROB_LISTS = 4 }; // largest number of lists of log-probabilities per choice in any API
 
 struct http_choice {
-    int index;                // place among the choices of the generation
-    bool echoed;              // the text has begun, with the echo if there is one
+    int index;                // index in http_generation.choices
+    bool echoed;              // the text has begun; the echo, if any, is part of it
     struct chat_answer *chat; // state that splits the text into sections; NULL: the text is not split
-    struct bytes text;        // whole answers only: the text so far, or its content if it is split
+    struct bytes text;        // whole answers only: the text so far; the content only, if the text is split
 
-    // JSON lists without brackets:
-    struct bytes logprobs[HTTP_LOGPROB_LISTS]; // lists of http_api.add_logprobs; in a stream, the part not sent yet
-    struct bytes prompt_logprobs;              // whole answers only; empty except in the first choice of a prompt
-    struct bytes token_ids;                    // whole answers only: token ids of the answer, if asked for
-    struct bytes kept;                         // kept ranges of the prompt, if asked for; set at the end
+    // The next four fields are JSON lists without brackets. `logprobs` are the lists of http_api.add_logprobs; in a
+    // stream, the part that is not sent yet.
+    struct bytes logprobs[HTTP_LOGPROB_LISTS];
+    struct bytes prompt_logprobs; // whole answers only; empty except in the first choice of a prompt
+    struct bytes token_ids;       // whole answers only: token ids of the answer, if asked for
+    struct bytes kept;            // kept ranges of the prompt, if asked for; set at the end
 
     enum finish_reason reason;    // set at the end
     int stop;                     // as in struct answer; set at the end
-    struct request_usage counted; // part of the generation's usage that comes from this choice
-    int64_t n_characters;         // characters in the text of the tokens whose log-probabilities were added so far
+    struct request_usage counted; // part of the generation's usage that this choice has added so far
+    int64_t n_characters;         // characters in the text of the tokens whose log-probabilities were added
 };
 
 struct http_api {
@@ -47,7 +49,7 @@ struct http_api {
     // NULL: the API has no log-probabilities.
     void (*add_logprobs)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                          struct bytes lists[HTTP_LOGPROB_LISTS]);
-    bool content_logprobs; // a split answer has log-probabilities for the tokens of its content only
+    bool content_logprobs; // a split answer has log-probabilities only for the tokens of its content
     // With echo_logprobs: appends the prompt's first token to choice->logprobs, with null as its log-probability. NULL:
     // the API has no echo.
     void (*echo_begin)(struct http_generation *g, struct http_choice *choice, int32_t token);
@@ -55,8 +57,8 @@ struct http_api {
     // the API does not have this field.
     void (*add_prompt_logprobs)(struct http_generation *g, struct http_choice *choice,
                                 const struct answer_chunk *chunk);
-    // Streams: the functions up to `fail` append events to `out`. `begin` is called once for each choice; NULL: the API
-    // has no first event.
+    // For streams: the functions from here to `fail` append events to `out`. `begin` is called once for each choice;
+    // NULL: the API has no first event.
     void (*begin)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
     void (*chunk)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                   struct bytes *out);
@@ -67,13 +69,13 @@ struct http_api {
     void (*finish)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
     void (*end)(struct http_generation *g, struct bytes *out); // after the last choice; may be NULL
     void (*fail)(struct http_generation *g, enum status status, const char *message, struct bytes *out);
-    // Not streams: appends the body of the whole answer.
+    // For whole answers: appends the body.
     void (*whole)(struct http_generation *g, struct bytes *out);
 };
 
 struct http_generation {
-    struct client client;    // first: the client's pointer is ours
-    struct http_exchange *x; // our reference
+    struct client client;    // first member: a pointer to the client is cast to the generation
+    struct http_exchange *x; // holds a reference
     const struct http_api *api;
     struct http_streams *streams;
     struct http_data data;
@@ -82,20 +84,21 @@ struct http_generation {
     char id[HTTP_ID_ROOM];
     int64_t created_s; // Unix time
     bool stream, include_usage, continuous_usage, return_token_ids, return_kept;
-    bool echo_logprobs;          // as in struct http_input
-    bool prompt_logprobs;        // the field "prompt_logprobs" was given
-    bool no_tokens;              // max_tokens is 0: the answer is only the echo of the prompt
-    int n;                       // choices of each prompt
-    struct http_choice *choices; // [n_choices] all choices of the first prompt, then of the next
+    bool echo_logprobs;   // as in struct http_input
+    bool prompt_logprobs; // the field "prompt_logprobs" was given
+    bool no_tokens;       // max_tokens is 0: the answer is only the echo of the prompt
+    int n;                // choices of each prompt
+    // [n_choices] the choices of the first prompt, then the choices of the next prompt, and so on
+    struct http_choice *choices;
     int n_choices;
-    struct bytes *echoes; // [n_choices / n] texts of the prompts; each choice starts with its own. NULL: no echo
+    struct bytes *echoes; // [n_choices / n] texts of the prompts, with which their choices start; NULL: no echo
 
     // Core's thread only.
     int n_left;                 // choices that have not ended
     bool begun;                 // the stream has begun
-    bool ended;                 // the end was sent and the choices are freed; what the core still sends is ignored
+    bool ended;                 // the end was sent and the choices are freed; later output of the core is ignored
     int64_t sent_us;            // time of the last event or ping, or of the submission
-    struct request_usage usage; // counts prompts once, and outputs of all choices
+    struct request_usage usage; // counts each prompt once, and the outputs of all choices
     // The next four fields belong to the first choice:
     char prefill[64];                    // see wire_prefill_format()
     double keep_rate;                    // as in struct request
@@ -109,7 +112,7 @@ struct http_generation {
 // The state that all generations share. Core's thread only.
 struct http_streams {
     struct http_generation *first; // list of the running streams, which may need a ping
-    int64_t ping_after_us;         // a stream is pinged when nothing was sent for this long; constant
+    int64_t ping_after_us;         // a stream is pinged after this time without an event; constant
     struct bytes scratch;          // buffer of the events or the answer being sent
     struct whole_answers *whole;   // borrowed from the front
 };
@@ -118,7 +121,7 @@ struct http_streams {
 void http_generation_start(struct http_exchange *x, const struct front *front, struct http_streams *streams,
                            const struct http_api *api);
 
-// Returns the echo if the choice's text has not begun yet, else no bytes. Borrowed.
+// Returns the echo if the choice's text has not begun yet, else empty bytes. Borrowed.
 static inline struct bytes http_echo_left(const struct http_generation *g, const struct http_choice *choice)
 {
     return g->echoes && !choice->echoed ? g->echoes[choice->index / g->n] : (struct bytes){0};

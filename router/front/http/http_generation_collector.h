@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gathers a whole answer. Core's thread.
+// Collects an answer that is not streamed. Core's thread.
 #pragma once
 
 #include "router/front/http/http_generation.h"

@@ -16,7 +16,7 @@
 enum {
     ANSWERS_MAX = 1024,
     PROMPT_TOKENS_MAX = 16 << 20, // each choice has a copy of its prompt
-    ECHO_MB_MAX = 32,             // MiB of prompts that choices repeat; each choice has a copy of its prompt
+    ECHO_MB_MAX = 32,             // MiB of echoed prompts; each choice has a copy of its prompt
 };
 
 static void set_prompt(Forepack__V1__GenerateRequest *m, const struct http_prompt *prompt)
@@ -26,8 +26,8 @@ static void set_prompt(Forepack__V1__GenerateRequest *m, const struct http_promp
     m->n_token_ids = prompt->n_ids;
 }
 
-// Reads the request of choice `index` into `a`. `of_prompt` is the answer of the first choice for the same prompt, or
-// NULL if `a` is that answer. `first` is the first answer of the message; it may be `a`.
+// Reads the request of choice `index` into `a`. `of_prompt` is the answer of the first choice of the same prompt; NULL
+// if this is `a` itself. `first` is the first answer of the message, which may be `a`.
 static enum status answer_read(struct http_generation *g, struct http_input *in, const struct answer *of_prompt,
                                const struct answer *first, int index, struct answer *a)
 {
@@ -35,7 +35,7 @@ static enum status answer_read(struct http_generation *g, struct http_input *in,
     a->index = index;
     if (of_prompt) {
         a->text = wire_request_copy_choice(of_prompt->request, of_prompt->text, index % g->n, a->request);
-        if (!in->echo_logprobs) a->request->spec.sampling.prompt_logprobs = -1; // only the first choice has them
+        if (!in->echo_logprobs) a->request->spec.sampling.prompt_logprobs = -1; // only the first choice reports them
         a->request->score_with = of_prompt->request->number;
         return STATUS_OK;
     }
@@ -55,14 +55,14 @@ static void answer_split(struct http_generation *g, const struct http_input *in,
     const struct chat_syntax *syntax = &front->chat_syntax;
     const struct request_spec *spec = &a->request->spec;
     if (!in->sections || (!syntax->output.reasoning_begin && !in->tools)) return;
-    // A grammar holds from the first token on, so the answer does not continue reasoning that the prompt begins.
+    // A grammar applies from the first token on, so the answer cannot continue a reasoning that the prompt begins.
     int n = spec->sampling.grammar.kind == GRAMMAR_NONE ? spec->n_tokens : 0;
     g->choices[a->index].chat =
         chat_answer_create(syntax, front->tokenizer, spec->tokens, n, in->tools, in->single_call);
     text_stream_show(a->text, syntax->shown, syntax->n_shown);
 }
 
-// Stores the text of a checked prompt in *echo. Adds the bytes of its copies in all choices to *total_p.
+// Stores the text of a checked prompt in *echo. Adds the bytes of the copies for all choices to *total_p.
 static enum status echo_prompt(struct http_generation *g, const struct http_prompt *prompt, struct bytes *echo,
                                size_t *total_p)
 {
@@ -199,8 +199,8 @@ void http_generation_refuse(struct parsed_message *parsed, struct answer *first,
     client_not_submitted(parsed);
 }
 
-// Logs the x-request-id that the client gave to an accepted request. A refused request gets no such line, because any
-// client can send many.
+// Logs the x-request-id that the client sent with an accepted request. Refused requests are not logged here, because
+// any client can send many.
 static void log_name(const struct http_generation *g)
 {
     const char *name = http_header(g->x, "x-request-id");

@@ -9,6 +9,6 @@
 void http_generation_read(const struct http_message *message);
 
 // Refuses the message with the error message of status_message(). `first` is the first answer that was created for the
-// message, or NULL; all its answers are freed. retry_us 0: it is not known when a retry may succeed.
+// message, or NULL; all its answers are freed. `retry_us` is the time after which a retry may succeed; 0: not known.
 void http_generation_refuse(struct parsed_message *parsed, struct answer *first, enum status status, int64_t retry_us,
                             int64_t arrived_us);

@@ -90,7 +90,7 @@ static bool has_content(const struct http_generation *g, const struct http_choic
            (chunk->n && (chunk->logprobs || g->return_token_ids));
 }
 
-// Adds the parts whose section the chunk makes certain, and the log-probabilities and ids of its tokens.
+// Adds the parts whose section is known after the chunk, and the log-probabilities and ids of the chunk's tokens.
 static void sections_add(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                          struct bytes *out)
 {

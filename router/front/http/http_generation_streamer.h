@@ -13,7 +13,8 @@ void http_streamer_remove(struct http_generation *g);
 // Sends the events of a chunk, and begins the stream before the first one.
 void http_streamer_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk);
 
-// Sends the events of the choice's last chunk and of its end. `is_last`: no other choice runs, and the stream ends.
+// Sends the events of the choice's last chunk and of its end. If `is_last` is true, no other choice runs, and the
+// stream ends.
 void http_streamer_finish(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                           bool is_last);
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The endpoints of the HTTP API that do not generate, as handlers of routes whose context is a struct http_service.
+// Handlers of the HTTP endpoints that do not generate. The context of their routes is a struct http_service.
 #pragma once
 
 #include "lib/http/http.h"

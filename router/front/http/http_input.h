@@ -14,13 +14,13 @@ struct http_prompt {
     struct chat_conversation *conversation;
 };
 
-// Data of an API, kept from its reader to the end of the generation.
+// Data that an API creates in http_api.read and keeps until the end of the generation.
 struct http_data {
     void *value;
     void (*free)(void *value); // NULL: no data
 };
 
-// The fields of a body. Borrows from the body.
+// The fields of a body. Pointers borrow from the body.
 struct http_input {
     struct json_generation fields;
     struct http_prompt *prompts; // [n_prompts]
@@ -33,7 +33,7 @@ struct http_input {
     const json_t *tools;         // tools that the model may call; NULL: none
     bool single_call;            // the answer has at most one call
     bool required_call;          // the answer has at least one call
-    const char *required_tool;   // with required_call: name of the tool that is called; NULL: any tool
+    const char *required_tool;   // with required_call: name of the tool that must be called; NULL: any tool
     bool grammar_known;          // reading the requests compiles no grammar (wire_grammar_known())
     json_t *translated;          // a body of /v1/chat/completions that an API made from its own body; owned
     struct http_data data;

@@ -10,8 +10,8 @@
 #include "router/front/request/intake.h"
 
 struct body_job {
-    struct intake_job job;       // first: the pool's pointer is ours
-    struct http_message message; // with our reference of the exchange; owns its body
+    struct intake_job job;       // first member: the pool's pointer to a job is cast to the message
+    struct http_message message; // holds a reference to the exchange; owns its body
     char *tenant;                // owned
 };
 
@@ -39,7 +39,7 @@ static void job_run(struct intake_job *base, bool dropped)
     job_free(job);
 }
 
-// Adds a job to the pool. `body` as in struct http_message, owned even on failure. `weight` is intake_job.bytes.
+// Adds a job to the pool. Takes ownership of `body`, even on failure. `weight` is intake_job.bytes.
 static enum status job_add(const struct http_message *message, json_t *body, size_t weight)
 {
     struct body_job *job = mem_alloc(sizeof *job);

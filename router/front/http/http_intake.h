@@ -14,8 +14,8 @@ struct http_message {
     struct http_exchange *x;
     void *user;
     int64_t arrived_us;
-    bool at_once; // this is the server's thread: postpone a message that takes long
-    bool dropped; // the pool dropped the body while it waited: do not read it
+    bool at_once; // `read` runs on the server's thread: it should postpone a message that takes long
+    bool dropped; // the pool dropped the waiting body: do not parse it
     // For http_message_postpone():
     const struct front *front;
     struct intake_owner *owner;
@@ -26,12 +26,13 @@ struct http_message {
 typedef void http_read_fn(const struct http_message *message);
 
 // Calls `read` for the body, now or later, exactly once, on any thread. The exchange stays referenced until then. Call
-// it within on_request. UNAVAILABLE or EXHAUSTED: `read` will not be called.
+// it within on_request. On UNAVAILABLE or EXHAUSTED, `read` will not be called.
 enum status http_message_read(const struct front *front, struct http_exchange *x, struct intake_owner *owner,
                               http_read_fn *read, void *user);
 
-// Postpones a message that is read at once: `read` is called again on the intake pool. `body` is the parsed body, which
-// the postponed message owns. EXHAUSTED: `read` will not be called again, and the body was freed.
+// Postpones a message that is being read on the server's thread: `read` is called again on the intake pool. `body` is
+// the parsed body, which the postponed message owns. On EXHAUSTED, `read` will not be called again, and the body has
+// been freed.
 enum status http_message_postpone(const struct http_message *message, json_t *body);
 
 // Parses the body as a JSON object (json_body.h) and frees the exchange's bytes. Call it before another thread may

@@ -82,7 +82,7 @@ static const char *finish_name(const struct http_choice *choice)
     return calls ? "tool_calls" : finish_reason_name(choice->reason);
 }
 
-// Also adds token_ids and kept if the request asks for these members.
+// Also adds the members token_ids and kept if the request asks for them.
 void openai_choice_end(const struct http_generation *g, const struct http_choice *choice, struct bytes *out)
 {
     JSON_ADD(out, ",\"finish_reason\":");
@@ -131,7 +131,7 @@ void openai_add_prompt_logprobs(struct http_generation *g, struct http_choice *c
     }
 }
 
-// The first choice of a prompt has the log-probabilities for all its choices.
+// The first choice of a prompt stores the prompt's log-probabilities for all choices of this prompt.
 void openai_prompt_logprobs_member(const struct http_generation *g, const struct http_choice *choice, struct bytes *out)
 {
     if (!g->prompt_logprobs) return;

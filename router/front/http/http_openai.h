@@ -18,15 +18,15 @@ void openai_stream_fail(struct http_generation *g, enum status status, const cha
 
 // Adds the last members of a choice that has ended: ,"finish_reason":...}
 void openai_choice_end(const struct http_generation *g, const struct http_choice *choice, struct bytes *out);
-// Ends a choice that goes on, and its event: ,"finish_reason":null...}]...}
+// Ends the event of a choice that has not ended: ,"finish_reason":null...}]...}
 void openai_chunk_end(const struct http_generation *g, const struct answer_chunk *chunk, struct bytes *out);
 
 // Adds the text of a token as JSON. Part of a character becomes U+FFFD.
 void openai_add_token(const struct http_generation *g, int32_t token, struct bytes *out);
 
-// openai_add_prompt_logprobs() is an http_api.add_prompt_logprobs. openai_prompt_logprobs_member() adds the member
-// "prompt_logprobs" in vLLM's form: null for the first token, then an object for each further token. The object has the
-// token and the likeliest tokens, with token ids as keys.
+// openai_add_prompt_logprobs() implements http_api.add_prompt_logprobs. openai_prompt_logprobs_member() adds the member
+// "prompt_logprobs" in vLLM's format: null for the first token, then an object for each further token. The object
+// contains the token and the likeliest tokens, with token ids as keys.
 void openai_add_prompt_logprobs(struct http_generation *g, struct http_choice *choice,
                                 const struct answer_chunk *chunk);
 void openai_prompt_logprobs_member(const struct http_generation *g, const struct http_choice *choice,

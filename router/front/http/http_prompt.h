@@ -4,5 +4,5 @@
 
 #include "router/front/http/http_input.h"
 
-// INVALID if the value has another type, or the prompt is empty.
+// Returns INVALID if the value has another type, or if the prompt is empty.
 enum status http_prompt_read(const json_t *value, struct http_input *in, struct http_prompt *prompt);

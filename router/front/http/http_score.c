@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// POST /v1/score: answers with the tokens of a prompt that would be kept, and the importance of each token.
+// POST /v1/score: answers with the prompt tokens that would be kept, and the importance of each token.
 #include <stdlib.h>
 
 #include "lib/base/clock.h"
@@ -13,8 +13,8 @@
 #include "router/front/request/request_trace.h"
 
 struct score {
-    struct client client;    // first: the client's pointer is ours
-    struct http_exchange *x; // our reference
+    struct client client;    // first member: a pointer to the client is cast to the score
+    struct http_exchange *x; // holds a reference
 };
 
 // --- core's thread
@@ -110,7 +110,7 @@ static enum status read_request(const struct client *client, const json_t *body,
     return wire_score_request_read(client->front, &m, &options, r);
 }
 
-// Refuses the message, with the reason in status_message(). Frees `a`, its answer, or NULL.
+// Refuses the message with the error message of status_message(). Frees its answer `a`, which may be NULL.
 static void score_refuse(struct parsed_message *parsed, struct answer *a, enum status status, int64_t retry_us)
 {
     struct score *s = (struct score *)parsed->client;

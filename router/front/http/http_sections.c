@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/front/http/http_sections.h"
 
-// Passes the log-probabilities of the content that s->part has just received to s->logprobs.
+// Calls s->logprobs with the log-probabilities of the content that s->part has just received.
 static void content_logprobs_add(const struct http_sections *s, size_t text_bytes)
 {
     struct chat_answer *chat = s->choice->chat;
@@ -27,8 +27,7 @@ bool http_sections_split_logprobs(const struct http_generation *g, const struct 
     return chunk->logprobs && g->api->content_logprobs;
 }
 
-// If only the log-probabilities of the content are reported, the text is pushed token by token, to find out which
-// tokens are content.
+// If only the content has log-probabilities, pushes the text token by token, to find out which tokens are content.
 void http_sections_push(const struct http_sections *s, const struct answer_chunk *chunk)
 {
     struct chat_answer *chat = s->choice->chat;

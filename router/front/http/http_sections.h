@@ -8,7 +8,7 @@
 struct http_sections {
     struct http_generation *g;
     struct http_choice *choice; // its `chat` is not NULL
-    struct bytes *out;          // buffer for the events of a stream; NULL: the answer is sent whole
+    struct bytes *out;          // buffer for the events of a stream; NULL: the answer is not streamed
     // Receives a part of a section. `call` is set for OUTPUT_CALL and OUTPUT_ARGUMENTS.
     void (*part)(const struct http_sections *s, enum output_kind kind, struct chat_call *call, const char *text,
                  size_t n);

@@ -2,31 +2,31 @@
 // The HTTP API of the router: its routes and their server. Errors are OpenAI's error object, or
 // Anthropic's below /v1/messages. Every answer has the header x-request-id.
 //
-//   http_service.c      routes, pings of streams that are silent
+//   http_service.c      routes, and pings of silent streams
 //   http_call.c         ids, authorisation and errors of every exchange
-//   http_intake.c       bodies to their readers, at once or through the pool
-//   json_body.c         fields of a JSON body by tables
-//   json_generation.c   fields of a generation, to a GenerateRequest
-//   json_writer.c       JSON text
-//   http_input.c        fields and prompts of a body
+//   http_intake.c       passes bodies to their readers, directly or through the pool
+//   json_body.c         reads the fields of a JSON body with tables
+//   json_generation.c   converts the fields of a generation to a GenerateRequest
+//   json_writer.c       writes JSON text
+//   http_input.c        holds the fields and prompts of a body
 //   http_generation.c   a generation of any API: start, tokens, end
 //   http_generation_reader.c, http_generation_collector.c, http_generation_streamer.c
 //                       requests, whole answer and server-sent events of a generation
-//   http_sections.c     answers split into reasoning, content and tool calls
-//   http_usage.c        usage and headers of an answer
-//   http_prompt.c       prompts as text or token ids
-//   http_messages.c     prompts as messages
-//   http_openai.c       parts that http_chat.c and http_completions.c share
+//   http_sections.c     splits answers into reasoning, content and tool calls
+//   http_usage.c        writes usage and headers of an answer
+//   http_prompt.c       reads prompts that are text or token ids
+//   http_messages.c     reads prompts that are messages
+//   http_openai.c       parts of answers that http_chat.c and http_completions.c share
 //   http_chat.c         /v1/chat/completions
 //   http_completions.c  /v1/completions
-//   http_responses.c    /v1/responses, by json_responses.c and json_responses_answer.c
-//   http_anthropic.c    /v1/messages, by json_anthropic.c and json_anthropic_answer.c
-//   json_translate.c    parts that the last two APIs share
+//   http_responses.c    /v1/responses, with json_responses.c and json_responses_answer.c
+//   http_anthropic.c    /v1/messages, with json_anthropic.c and json_anthropic_answer.c
+//   json_translate.c    functions that the last two APIs share
 //   http_info.c         models, tokenize, detokenize, health, ready, version
 //   http_score.c        /v1/score
 //   http_metrics.c      /metrics
 //   live_pages.c        the live page at / and its events
-//   live_snapshot.c     the content of these events
+//   live_snapshot.c     writes the content of these events
 #pragma once
 
 #include <pthread.h>
@@ -55,19 +55,19 @@ struct http_service_options {
     int max_connections_per_address;  // 0: no bound
     bool proof;                       // as in http_server_options: clients must show a key
     size_t max_body_bytes;
-    int64_t ping_ms; // a stream is pinged when nothing was sent for this long, or at most a third later; 0: 15000
-    // As in http_server_options; 0: its default.
+    int64_t ping_ms; // a stream is pinged after this time without an event, or up to a third later; 0: 15000
+    // As in http_server_options; 0: the default there.
     int64_t stall_ms, max_connection_age_ms;
     size_t max_unread_bytes, max_all_unread_bytes;
 };
 
-// Opens the service, which serves until it is closed. UNAVAILABLE or INVALID if it cannot listen; status_message()
-// names the port.
+// Opens the service, which serves until it is closed. Returns UNAVAILABLE or INVALID if it cannot listen;
+// status_message() names the port.
 enum status http_service_open(struct front *front, const struct http_service_options *options,
                               struct http_service **service_p);
 void http_service_reload(struct http_service *service);    // see http_server_reload(); NULL is allowed
 int http_service_port(const struct http_service *service); // -1 for NULL
-// Waits up to grace_ms for running exchanges, then disconnects. Their last events are posted to the core's thread.
-// So close the service before loop_stop(), and free it afterwards. NULL is allowed in both functions.
+// Waits up to grace_ms for running exchanges, then disconnects. Their last events are posted to the core's thread. So
+// close the service before loop_stop(), and free it after loop_stop(). Both functions allow NULL.
 void http_service_close(struct http_service *service, int grace_ms);
 void http_service_free(struct http_service *service);

@@ -81,7 +81,7 @@ static enum status call_add(json_t *calls, const json_t *block, const char *wher
     return STATUS_OK;
 }
 
-// Adds the result of a call as a message of its own.
+// Adds the result of a call as a separate message.
 static enum status result_add(json_t *messages, const json_t *block, const char *where, size_t index)
 {
     json_t *id = json_object_get(block, "tool_use_id"), *content = json_object_get(block, "content"), *none = NULL;
@@ -96,7 +96,7 @@ static enum status result_add(json_t *messages, const json_t *block, const char 
     return status;
 }
 
-// Returns true for the reasoning of an earlier turn, which the model is not shown again.
+// Returns true for the reasoning of an earlier turn, which the prompt does not contain.
 static bool is_thinking(const char *role, const char *type)
 {
     return strcmp(role, "assistant") == 0 && (strcmp(type, "thinking") == 0 || strcmp(type, "redacted_thinking") == 0);
@@ -165,8 +165,8 @@ static void message_join(json_t *to, json_t *from)
         json_object_set(to, "tool_calls", calls);
 }
 
-// Adds the messages of a turn. If the last message has the same role, the turn continues it; results of calls come
-// before that message, as within one turn.
+// Adds the messages of a turn. If the last message has the same role, the turn continues that message. Results of calls
+// are put before that message, as within one turn.
 static void turn_join(json_t *messages, const json_t *turn, const char *role)
 {
     size_t i, n = json_array_size(messages);
@@ -220,8 +220,8 @@ static enum status tool_add(json_t *tools, const json_t *tool, size_t index)
     json_t *name = json_object_get(tool, "name"), *schema = json_object_get(tool, "input_schema");
     const char *type = json_string_value(json_object_get(tool, "type")), *text;
     if (type && strcmp(type, "custom") != 0)
-        return status_fail(STATUS_UNSUPPORTED, "tools[%zu]: type %.64s is not supported: define a tool of your own",
-                           index, type);
+        return status_fail(STATUS_UNSUPPORTED, "tools[%zu]: type %.64s is not supported: define your own tool", index,
+                           type);
     if (!json_is_string(name) || !json_is_object(schema))
         return status_fail(STATUS_INVALID, "tools[%zu]: must have name, a string, and input_schema, an object", index);
     text = json_string_value(json_object_get(tool, "description"));

@@ -9,6 +9,7 @@
 
 #include "lib/base/status.h"
 
-// Translates a body of /v1/messages to a body of /v1/chat/completions. The caller owns *chat_p. `counted`: the body is
-// of /v1/messages/count_tokens and needs no max_tokens. INVALID or UNSUPPORTED; status_message() names the field.
+// Translates a body of /v1/messages to a body of /v1/chat/completions. The caller owns *chat_p. `counted` is true for a
+// body of /v1/messages/count_tokens, which needs no max_tokens. Returns INVALID or UNSUPPORTED on failure;
+// status_message() names the field.
 enum status anthropic_to_chat(const json_t *body, bool counted, json_t **chat_p);

@@ -59,7 +59,8 @@ static void text_block_add(struct bytes *out, const char *type, const char *text
     json_add(out, *type == 't' && type[1] == 'h' ? ",\"signature\":\"\"}" : "}");
 }
 
-// Adds the block of a call. The block's `input` must be an object, so it is {} if the arguments are no complete object.
+// Adds the block of a call. The block's `input` must be an object, so it is {} if the arguments are not a complete
+// object.
 static void call_block_add(struct bytes *out, const struct chat_call *call)
 {
     json_t *input = json_loadb(call->arguments.data, call->arguments.n, JSON_ALLOW_NUL, NULL);
@@ -124,7 +125,7 @@ static void block_end(struct bytes *out, struct anthropic_blocks *blocks)
     blocks->open = false;
 }
 
-// Begins a block. `name` is the name of a call.
+// Begins a block. `call` and `name` [n] are used if the block is a call.
 static void block_begin(struct bytes *out, struct anthropic_blocks *blocks, enum output_kind kind,
                         const struct chat_call *call, const char *name, size_t n)
 {

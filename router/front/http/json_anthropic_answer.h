@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers in the shape of Anthropic's Messages API: content blocks of types thinking, text and tool_use. One answer is
-// used by one thread at a time.
+// Writes answers in the format of Anthropic's Messages API: content blocks of types thinking, text and tool_use. Only
+// one thread may use an answer at a time.
 #pragma once
 
 #include "router/core/request.h"
@@ -21,7 +21,7 @@ struct anthropic_end {
     bool calls; // the answer calls tools
 };
 
-// Adds the message of a complete answer. `chat` has its reasoning and calls; NULL: the answer has text only.
+// Adds the message of a complete answer. `chat` has the reasoning and the calls; NULL: the answer has only text.
 void anthropic_add_message(struct bytes *out, const struct anthropic_answer *a, const struct bytes *text,
                            const struct chat_answer *chat, const struct anthropic_end *end);
 

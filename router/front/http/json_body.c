@@ -6,11 +6,12 @@
 #include "lib/base/json_count.h"
 #include "lib/text/generation_json.h"
 
-// Finds the body's member that contains the byte at `end`. Returns the length of its name; 0: there is no such member.
+// Finds the body's member that contains the byte at `end`. Returns the length of its name, or 0 if there is no such
+// member.
 static size_t member_name(const char *bytes, size_t end, const char **name_p)
 {
     int depth = 0;
-    size_t text = 0, text_bytes = 0, name_bytes = 0; // begin and length of the last string; length of the last name
+    size_t text = 0, text_bytes = 0, name_bytes = 0; // offset and length of the last string; length of the last name
     for (size_t i = 0; i < end; i++) {
         char c = bytes[i];
         if (c == '"') {
@@ -34,8 +35,8 @@ static bool is_field_name(const char *name, size_t n)
     return n > 0 && n <= NAME_MAX_BYTES;
 }
 
-// Returns the length of jansson's message up to the quoted bytes of the body ("invalid token near 'abc'"). Clients log
-// error messages, and the body is private.
+// Returns the length of jansson's message without the bytes of the body that it quotes ("invalid token near 'abc'").
+// Clients log error messages, and the body is private.
 static int reason_length(const char *text)
 {
     const char *quote = strstr(text, " near ");

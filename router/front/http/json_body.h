@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the JSON body of a client's request by tables: the row of a field gives its type and the place of its value. A
-// field that is absent or null leaves its value as it is. Unknown fields are ignored. Any thread.
+// Reads the JSON body of a client's request with tables. The row of a field has its type, and the offset where its
+// value is stored. If a field is absent or null, the stored value does not change. Unknown fields are ignored. Any
+// thread.
 //
-// Failures are INVALID; json_unsupported_check() returns UNSUPPORTED. status_message() starts with the field's name.
+// Functions return INVALID on failure; json_unsupported_check() returns UNSUPPORTED. status_message() starts with the
+// field's name.
 #pragma once
 
 #include <jansson.h>
@@ -12,8 +14,8 @@
 
 #include "lib/base/status.h"
 
-// Parses an object. Duplicate keys are refused, and so are too many values, since each takes a multiple of its bytes in
-// memory. U+0000 is allowed in strings. The caller owns the object (json_decref).
+// Parses an object. Refuses duplicate keys. Refuses too many values, because a parsed value takes several times its
+// bytes in memory. U+0000 is allowed in strings. The caller owns the object (json_decref).
 enum status json_body_parse(const char *bytes, size_t size, json_t **body_p);
 
 struct json_field {
@@ -31,8 +33,7 @@ struct json_field {
 };
 enum status json_fields_read(const json_t *object, const struct json_field *fields, void *values);
 
-// A parameter that would change the answer but is not supported. It is refused, except with the value that has no
-// effect.
+// A parameter that would change the answer but is not supported. It is refused unless its value is `harmless`.
 struct json_unsupported {
     const char *name;     // NULL ends a table
     const char *harmless; // JSON of the value that has no effect; NULL: every value is refused

@@ -50,7 +50,7 @@ static const struct json_field stream_fields[] = {
 };
 
 static const struct json_unsupported unsupported[] = {
-    {"cache_salt", NULL, "tenants have salts of their own"},
+    {"cache_salt", NULL, "each tenant has its own salt"},
     {"truncate_prompt_tokens", NULL, "shorten the prompt"},
     {"add_special_tokens", "true", "give the prompt as token ids"},
     {"skip_special_tokens", "true", "ask for return_token_ids"},
@@ -101,7 +101,7 @@ void json_generation_set_prompt_logprobs(struct json_generation *g, int n)
     g->sampling_given |= generation_field_bit(sampling_fields, "prompt_logprobs");
 }
 
-// max_tokens 0 is read as 1: json_generation_finish() refuses it unless the API allows it.
+// Reads max_tokens 0 as 1 and sets no_tokens. json_generation_finish() refuses 0 unless the API allows it.
 static enum status read_max_tokens(const json_t *value, struct json_generation *g)
 {
     g->no_tokens = json_is_integer(value) && json_integer_value(value) == 0;
@@ -270,7 +270,7 @@ enum status json_generation_read(const json_t *body, struct json_generation *g)
 enum status json_generation_finish(struct json_generation *g)
 {
     if (g->no_tokens && !g->allows_no_tokens) return generation_field_check(sampling_field("max_tokens"), 0);
-    TRY(sampling_check(&g->sampling, INT_MAX)); // wire_request_read() knows the vocabulary
+    TRY(sampling_check(&g->sampling, INT_MAX)); // wire_request_read() checks against the vocabulary
     sampling_to_message(&g->sampling, g->sampling_given, &g->sampling_options.base);
     return STATUS_OK;
 }

@@ -18,7 +18,7 @@ struct json_generation {
     bool no_tokens;        // the body has max_tokens 0; the message asks for one token
     bool allows_no_tokens; // the API allows max_tokens 0; set by the API
 
-    // The objects that the message points to. Owned.
+    // The objects that `message` points to; owned.
     Forepack__V1__SamplingOptions sampling_options;
     Forepack__V1__PrefillOptions prefill_options;
     struct sampling sampling;
@@ -32,10 +32,10 @@ enum { JSON_CHOICES_MAX = 128 };
 
 // Call json_generation_fini() whatever the status.
 enum status json_generation_read(const json_t *body, struct json_generation *g);
-// Asks for the log-probabilities of each token and of the `n` likeliest tokens. `name` is the API's field for `n`,
-// named in an error.
+// Asks for the log-probabilities of each token and of the `n` likeliest tokens. `name` is the API's name of the field
+// `n`, for the error message.
 enum status json_generation_set_logprobs(struct json_generation *g, const char *name, int n);
-// Asks for the same log-probabilities of the prompt. json_generation_set_logprobs() must have checked `n`.
+// Asks for the same log-probabilities of the prompt. Call json_generation_set_logprobs() first, which checks `n`.
 void json_generation_set_prompt_logprobs(struct json_generation *g, int n);
 // Checks the ranges of the values and completes the message.
 enum status json_generation_finish(struct json_generation *g);

@@ -91,8 +91,8 @@ static const struct json_field fields[] = {
     {0},
 };
 
-// OpenAI's limits of fields that a response repeats: members of metadata; bytes of their keys and values; bytes of user
-// and other identifiers.
+// OpenAI's limits of fields that a response repeats: number of metadata members; bytes of their keys and of their
+// values; bytes of user and other identifiers.
 enum { METADATA_MAX = 16, METADATA_KEY_MAX = 64, METADATA_VALUE_MAX = 512, IDENTIFIER_MAX = 512 };
 
 static enum status check_repeated(const char *name, const json_t *value)
@@ -133,7 +133,7 @@ static enum status check_text(const json_t *text)
     return STATUS_OK;
 }
 
-// Reads the fields include, which can only ask for log-probabilities, and top_logprobs.
+// Reads the fields include and top_logprobs. include can only ask for log-probabilities.
 static enum status logprobs_read(const struct values *v, json_t *chat)
 {
     size_t i;
@@ -155,7 +155,7 @@ static enum status logprobs_read(const struct values *v, json_t *chat)
 
 // --- tools
 
-// Adds a tool {"type": "function", "name", ...}. In a chat these members are inside "function".
+// Adds a tool {"type": "function", "name", ...}. A chat has these members inside "function".
 static enum status tool_add(json_t *tools, const json_t *tool, size_t index)
 {
     static const char *const type_member[] = {"type", NULL};
@@ -207,8 +207,8 @@ static enum status message_add(json_t *messages, const json_t *item, size_t inde
     return json_turn_add(messages, role, json_object_get(item, "content"), blocks, where);
 }
 
-// Returns the assistant's turn that the next call belongs to: the last message, if it is the assistant's, or a new one.
-// In a chat, the model's text and calls are one turn.
+// Returns the assistant's turn for the next call: the last message if its role is assistant, else a new message. In a
+// chat, the model's text and calls are one turn.
 static json_t *calling_turn(json_t *messages)
 {
     json_t *last = json_array_get(messages, json_array_size(messages) - 1);
@@ -251,7 +251,7 @@ static enum status item_add(json_t *messages, const json_t *item, size_t index)
     if (!type || strcmp(type, "message") == 0) return message_add(messages, item, index);
     if (strcmp(type, "function_call") == 0) return call_add(messages, item, index);
     if (strcmp(type, "function_call_output") == 0) return call_output_add(messages, item, index);
-    if (strcmp(type, "reasoning") == 0) return STATUS_OK; // the model is not shown earlier reasoning again
+    if (strcmp(type, "reasoning") == 0) return STATUS_OK; // the prompt does not contain earlier reasoning
     return status_fail(STATUS_UNSUPPORTED, "input[%zu]: type %.64s is not supported: send messages and function calls",
                        index, type);
 }

@@ -15,8 +15,8 @@ struct item_form {
     const char *type;         // type of the item
     const char *prefix;       // prefix of the item's id
     const char *delta, *done; // names of the events with a piece of the text, and with the whole text
-    const char *member;       // member of event `done` that has the text
-    const char *part;         // type of the part that has the text; NULL: the item itself has the text
+    const char *member;       // member of the event `done` that contains the text
+    const char *part;         // type of the part that contains the text; NULL: the item itself contains the text
 };
 
 static const struct item_form forms[] = {
@@ -71,7 +71,7 @@ void responses_answer_fini(struct responses_answer *a)
 
 // --- the response object
 
-// Adds ,"NAME":VALUE with the value of the body. VALUE is `otherwise` if the body has no value, or a value that is too
+// Adds ,"NAME":VALUE with the value in the body. VALUE is `otherwise` if the body has no value, or if its value is too
 // long to be repeated.
 static void echo_add(struct bytes *out, const json_t *body, const char *name, const char *otherwise)
 {
@@ -137,7 +137,7 @@ static void text_add(struct bytes *out, const struct bytes *text)
     json_add_text(out, text->n ? text->data : "", text->n);
 }
 
-// Adds the part that has the text of a message or of reasoning.
+// Adds the part that contains the text of a message or of reasoning.
 static void part_add(struct bytes *out, const struct responses_item *item)
 {
     JSON_ADD(out, "{\"type\":");
@@ -169,7 +169,7 @@ static void call_add(struct bytes *out, const struct responses_item *item)
     text_add(out, &item->text);
 }
 
-// Adds an item. `begun` false: without the part that has the text of a message or of reasoning.
+// Adds an item. If `begun` is false, leaves out the part with the text of a message or of reasoning.
 static void item_add(struct bytes *out, const struct responses_answer *a, int index, const char *status, bool begun)
 {
     const struct responses_item *item = &a->items[index];
@@ -219,7 +219,7 @@ static const char *response_status_name(enum finish_reason reason)
     return "failed";
 }
 
-// Returns the status of the last item; earlier items are complete.
+// Returns the status of the last item. Earlier items are complete.
 static const char *last_item_status(enum finish_reason reason)
 {
     return reason == FINISH_REASON_STOP ? "completed" : "incomplete";
@@ -326,7 +326,7 @@ static void last_item_end(struct bytes *out, struct responses_answer *a, const c
     a->open = false;
 }
 
-// Begins an item. `call` and `name` belong to a call.
+// Begins an item. `call` and `name` [n] are used if the item is a call.
 static void item_begin(struct bytes *out, struct responses_answer *a, enum output_kind kind,
                        const struct chat_call *call, const char *name, size_t n)
 {
@@ -341,7 +341,7 @@ static void item_begin(struct bytes *out, struct responses_answer *a, enum outpu
     part_event_add(out, a, "response.content_part.added");
 }
 
-// Keeps log-probabilities of the last item for the final events. Drops all that were kept once the answer has too many.
+// Keeps log-probabilities of the last item for the final events. If the answer has too many, drops all kept ones.
 static void logprobs_keep(struct responses_answer *a, const struct bytes *logprobs)
 {
     enum { KEPT_BYTES_MAX = 1 << 20 };

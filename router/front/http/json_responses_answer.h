@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Answers in the shape of OpenAI's Responses API: items of the types reasoning, message and function_call. One answer
-// is used by one thread at a time.
+// Writes answers in the format of OpenAI's Responses API: items of the types reasoning, message and function_call. Only
+// one thread may use an answer at a time.
 #pragma once
 
 #include <jansson.h>
@@ -9,7 +9,7 @@
 #include "router/front/http/json_writer.h"
 #include "router/front/request/chat_answer.h"
 
-// Returns the request's fields that a response repeats, as members of a JSON object, each with a comma before it. The
+// Returns the request's fields that a response repeats, as members of a JSON object, each with a leading comma. The
 // caller frees the text.
 char *responses_echo(const json_t *body);
 
@@ -43,20 +43,20 @@ struct responses_end {
     const char *error; // error message, with FINISH_REASON_ERROR only
 };
 
-// Sets the items of a complete answer. `chat` has its reasoning and calls; NULL: the answer has text only.
+// Sets the items of a complete answer. `chat` has the reasoning and the calls; NULL: the answer has only text.
 void responses_set_items(struct responses_answer *a, const struct bytes *text, const struct bytes *logprobs,
                          const struct chat_answer *chat);
 // Adds the response object of a complete answer.
 void responses_add_object(struct bytes *out, const struct responses_answer *a, const struct responses_end *end);
 
 // Add the events of a stream: first responses_add_begin(), then a call for each part, last responses_add_end(). Parts
-// become the items of the answer. The events at the end of an item and of the answer repeat its text. They repeat its
-// log-probabilities only while the answer has at most 1 MiB of them, because the router keeps them until then.
+// become the items of the answer. The events that end an item and the answer repeat the text. They repeat the
+// log-probabilities only if the answer has at most 1 MiB of them, because the router has to keep them until the end.
 void responses_add_begin(struct bytes *out, struct responses_answer *a);
 // `call` is set for OUTPUT_CALL.
 void responses_add_part(struct bytes *out, struct responses_answer *a, enum output_kind kind,
                         const struct chat_call *call, const char *text, size_t n);
-// Adds text of the message with the log-probabilities of its tokens; either may be empty.
+// Adds text to the message, with the log-probabilities of its tokens. Either may be empty.
 void responses_add_text(struct bytes *out, struct responses_answer *a, const char *text, size_t n,
                         const struct bytes *logprobs);
 void responses_add_end(struct bytes *out, struct responses_answer *a, const struct responses_end *end);

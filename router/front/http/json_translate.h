@@ -12,8 +12,8 @@
 json_t *json_copy_without(const json_t *object, const char *const *without);
 
 // Adds one turn of a chat: {"role", "content": [{"type": "text", "text"}, ...]}. `content` is a string or a list of
-// blocks. Each block must have one of `block_types` [NULL-terminated]. UNSUPPORTED and INVALID: status_message() names
-// `where`, the place of the content in the body.
+// blocks. Each block must have one of `block_types` [NULL-terminated]. Returns UNSUPPORTED or INVALID on failure.
+// `where` is the place of the content in the body, for status_message().
 enum status json_turn_add(json_t *messages, const char *role, const json_t *content, const char *const *block_types,
                           const char *where);
 
@@ -21,7 +21,7 @@ enum status json_turn_add(json_t *messages, const char *role, const json_t *cont
 // types are copied. No effect if `format` is NULL or null.
 void json_set_response_format(json_t *chat, const json_t *format);
 
-// Begin and end a server-sent event whose data repeats its name: "event: NAME\ndata: {"type":"NAME" ... }\n\n". In
-// between the caller appends members, each with a comma before it.
+// Begin and end a server-sent event whose data repeats its name: "event: NAME\ndata: {"type":"NAME" ... }\n\n". Between
+// the two calls, the caller appends members, each with a leading comma.
 void json_event_begin(struct bytes *out, const char *name);
 void json_event_end(struct bytes *out);

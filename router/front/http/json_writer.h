@@ -13,8 +13,8 @@ void json_add(struct bytes *out, const char *json); // adds text that is JSON al
 void json_add_text(struct bytes *out, const char *text, size_t n);
 void json_add_string(struct bytes *out, const char *text); // NUL-terminated; NULL gives null
 void json_add_integer(struct bytes *out, int64_t number);
-// Adds a number with nine digits, enough for a float. JSON has no infinity: a number that is not finite becomes -9999,
-// as in vLLM.
+// Adds a number with nine digits, enough for a float. A number that is not finite becomes -9999, as in vLLM, because
+// JSON has no infinity.
 void json_add_real(struct bytes *out, double number);
 // Adds a comma, unless the buffer is empty or ends with an opening bracket or brace.
 void json_add_comma(struct bytes *out);

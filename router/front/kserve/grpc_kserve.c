@@ -20,12 +20,12 @@
 #include "router/front/request/request_trace.h"
 
 enum { FIELD_ID = 3, ID_ROOM = 257 }; // number of the field `id` of ModelInferRequest; room for an id
-enum { STREAM_REQUESTS_MAX = 1024 };  // requests of one call that have not ended
+enum { STREAM_REQUESTS_MAX = 1024 };  // limit of the requests of one call that have not ended
 
 // A call of ModelInfer (one request) or of ModelStreamInfer.
 struct kserve_call {
-    struct client client;  // first: the client's pointer is ours
-    struct rpc_call *call; // our reference
+    struct client client;  // first member: a pointer to the client is cast to the call
+    struct rpc_call *call; // holds a reference
     bool stream;
     atomic_int requests; // requests that have not ended
     bool half_closed;    // core's thread only
@@ -63,7 +63,7 @@ static void answer_exceeds(struct answer *a)
 
 static void call_submitted(struct client *client)
 {
-    struct answer *a = client->answers; // the answer of the message
+    struct answer *a = client->answers; // the latest answer: the one that is submitted now
     if (a->data && !kserve_answer_begin(a->data)) answer_exceeds(a);
 }
 
@@ -130,7 +130,7 @@ static void call_answer_refused(struct kserve_call *c, const char *id, enum stat
         reply_refuse_until(c->call, status, retry_us);
 }
 
-// Refuses a message that was admitted. `a` is the answer that was created for it, which is freed, or NULL.
+// Refuses an admitted message. Frees `a`, the answer that was created for the message; NULL if there is none.
 static void call_refuse(struct parsed_message *parsed, struct answer *a, const char *id, enum status status,
                         int64_t retry_us)
 {
@@ -157,7 +157,7 @@ static enum status request_read(struct kserve_call *c, const Inference__ModelInf
     return STATUS_OK;
 }
 
-// Submits the request. Clients may send the same id again, so the request has an id of its own.
+// Submits the request. The request gets a unique id, because clients may send the same id again.
 static void request_submit(struct kserve_call *c, const char *id, struct answer *a)
 {
     if (*id) log_event(LOG_INFO, "request_named", LOG_FIELD("client_id", a->request->id), LOG_FIELD("kserve_id", id));
@@ -238,7 +238,7 @@ static void call_on_close(struct rpc_call *call, bool cancelled)
     client_close(rpc_call_user(call));
 }
 
-// Admits a message that has just come. NULL: it was refused.
+// Admits a message that has just arrived. Returns NULL if the message was refused.
 static struct parsed_message *call_admit(struct kserve_call *c, const char *id)
 {
     struct principal *p = c->client.principal;

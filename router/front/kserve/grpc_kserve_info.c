@@ -74,7 +74,7 @@ static void answer_server(struct rpc_call *call, const void *m)
 
 // --- models
 
-// Checks name and version of a model. False: the call has been ended.
+// Checks the name and the version of a model. On failure, ends the call and returns false.
 static bool model_check(struct rpc_call *call, const char *name, const char *version)
 {
     enum status status = intake_check_model(rpc_call_context(call), name);

@@ -12,7 +12,7 @@
 
 enum { PARAMETERS_MAX = 256, PARAMETER_ELEMENTS_MAX = 1024 };
 
-// Limit in bytes of the JSON in all string parameters together. A parsed value takes a multiple of its bytes in memory.
+// Limit in bytes of the JSON in all string parameters together. A parsed value takes several times its bytes in memory.
 enum { PARAMETER_JSON_BYTES_MAX = 256 << 10 };
 
 #define INFO(name, type, dim)                                                                                          \
@@ -121,8 +121,8 @@ static enum status set_timeout(json_t *to, const json_t *value)
     return set_parameter(to, "ttft_deadline_ms", json_integer(ms < UINT32_MAX ? ms : UINT32_MAX));
 }
 
-// Adds a parameter of the request. Parameters that have a meaning of their own in Triton are translated, ignored or
-// refused instead. Owns `value`.
+// Adds a parameter of the request. Parameters with a special meaning in Triton are translated, ignored or refused
+// instead. Takes ownership of `value`.
 static enum status set_request_parameter(json_t *to, const char *name, json_t *value)
 {
     static const char *const sequences[] = {"sequence_id", "sequence_start", "sequence_end", NULL};
@@ -196,7 +196,7 @@ static enum status add_sampling_parameters(const struct kserve_tensor *t, json_t
     return STATUS_OK;
 }
 
-// An input tensor that gives one parameter.
+// An input tensor that is the value of one parameter.
 struct parameter_tensor {
     const char *tensor, *parameter; // names
     bool list;                      // the parameter is the list of the tensor's elements
@@ -225,7 +225,7 @@ static bool is_generation_field(const struct generation_field *fields, const cha
     return fields->name;
 }
 
-// Finds the parameter of a tensor. False: no input has this name.
+// Finds the parameter of a tensor. Returns false if no parameter has a tensor of this name.
 static bool find_parameter_tensor(const char *name, struct parameter_tensor *found_p)
 {
     for (size_t i = 0; i < sizeof parameter_tensors / sizeof *parameter_tensors; i++) {
@@ -262,7 +262,8 @@ static enum status add_list_tensor(const struct kserve_tensor *t, const char *pa
     while (place.i < t->n && valid) {
         json_t *value = element_json(t, &place);
         valid = value;
-        if (json_is_string(value) && !json_string_length(value)) // TensorRT-LLM's clients pad lists with empty strings
+        // clients of TensorRT-LLM pad lists with empty strings
+        if (json_is_string(value) && !json_string_length(value))
             json_decref(value);
         else
             json_array_append_new(list, value);
@@ -286,7 +287,7 @@ static enum status add_parameter_tensor(const struct kserve_tensor *t, json_t *t
 
 // --- numbers and lists given as strings
 
-// Turns strings into values: Triton's vLLM backend allows {"temperature": "0.5"}.
+// Converts strings to values: Triton's vLLM backend allows {"temperature": "0.5"}.
 static void values_from_strings(json_t *parameters)
 {
     static const char *const texts[] = {"stop",  "tenant",      "user",         "prefill",        "drafts",
@@ -380,8 +381,8 @@ static enum status find_output(const Inference__ModelInferRequest__InferRequeste
                        m->name);
 }
 
-// Reads the outputs that the request names. A request that names none gets the text and the outputs of its return_*
-// parameters. It also gets the token ids if its prompt is token ids.
+// Reads the outputs that the request names. A request that names no output gets the text and the outputs of its
+// return_* parameters. If its prompt is token ids, it also gets token ids.
 static enum status read_outputs(const Inference__ModelInferRequest *m, const struct values *v, struct kserve_request *q)
 {
     if (m->n_outputs > KSERVE_TENSORS_MAX)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// Turns a ModelInferRequest into a GenerateRequest. Parameters come from three places: the request's parameters, the
-// JSON of the tensor `sampling_parameters`, and tensors named after a parameter. They become one JSON object, which is
-// read like a body of the HTTP API (json_generation.h). Inputs and outputs follow Triton's vLLM backend. Tensors of one
-// parameter may also have the names of Triton's TensorRT-LLM backend. docs/kserve.md lists them.
+// Converts a ModelInferRequest to a GenerateRequest. Parameters come from three places: the request's parameters, the
+// JSON of the tensor `sampling_parameters`, and tensors with the name of a parameter. All become one JSON object, which
+// is read like a body of the HTTP API (json_generation.h). Inputs and outputs follow Triton's vLLM backend. Tensors of
+// one parameter may also have the names of Triton's TensorRT-LLM backend. docs/kserve.md lists them.
 //
-// Any thread. Failures are INVALID, NOT_FOUND or UNSUPPORTED.
+// Any thread. Functions return INVALID, NOT_FOUND or UNSUPPORTED on failure.
 #pragma once
 
 #include "proto/inference/kserve.pb-c.h"
@@ -46,5 +46,5 @@ struct kserve_request {
 enum status kserve_request_read(const Inference__ModelInferRequest *m, struct kserve_request *q);
 void kserve_request_fini(struct kserve_request *q);
 
-// NOT_FOUND unless `version` is empty or KSERVE_VERSION.
+// Returns NOT_FOUND unless `version` is empty or KSERVE_VERSION.
 enum status kserve_check_version(const char *model, const char *version);

@@ -202,7 +202,7 @@ void kserve_error_send(struct rpc_call *call, const char *id, const char *messag
 {
     struct message m;
     bool valid = utf8_valid(id, strlen(id), NULL) && *id;
-    // Triton's clients show only the error message, so it has the id.
+    // The error message contains the id, because Triton's clients show only the message.
     char *sentence = valid ? mem_format("[request id: %s] %s", id, message) : mem_string(message);
     message_init(&m, "", valid ? id : "");
     add_bool(&m, "triton_final_response", true);
@@ -239,8 +239,7 @@ bool kserve_answer_begin(struct kserve_answer *a)
 
 void kserve_answer_free(struct kserve_answer *a)
 {
-    if (a->whole_bytes)
-        whole_answer_free(a->whole, &a->whole_bytes); // not before the submission, when any thread may call this
+    if (a->whole_bytes) whole_answer_free(a->whole, &a->whole_bytes); // 0 before submission, when any thread may call
     free(a->id);
     free(a->model);
     bytes_free(&a->text);
@@ -270,8 +269,8 @@ static void add_token(const struct kserve_answer *a, int32_t token, float logpro
     JSON_ADD(out, "}");
 }
 
-// Adds the object of one token in vLLM's form: log-probability and rank, with token ids as keys. The rank of a token
-// that is not among the likeliest ones is null.
+// Adds the object of one token in vLLM's format: log-probability and rank, with token ids as keys. The rank is null if
+// the token is not among the likeliest tokens.
 static void add_logprobs(struct kserve_answer *a, const struct token_logprob *l)
 {
     int rank = 0;
@@ -314,7 +313,7 @@ bool kserve_chunk(struct rpc_call *call, struct kserve_answer *a, const struct a
     size_t before = answer_bytes(a);
     answer_add(a, chunk);
     if (!a->pieces) return whole_answer_grow(a->whole, &a->whole_bytes, answer_bytes(a) - before);
-    bool by_token = a->outputs & ~(1u << KSERVE_TEXT); // without these outputs, a piece without text would be empty
+    bool by_token = a->outputs & ~(1u << KSERVE_TEXT); // without other outputs, a piece without text would be empty
     if (!a->text.n && !(by_token && a->n_tokens)) return true;
     struct message m;
     message_init(&m, a->model, a->id);

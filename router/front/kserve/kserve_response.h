@@ -7,7 +7,8 @@
 #include "router/front/kserve/kserve_request.h"
 #include "router/front/request/answer.h"
 
-// The answer to one request: properties of the request that shape the answer, and output that is not sent yet.
+// The answer to one request: the properties of the request that determine the answer's form, and the output that is not
+// sent yet.
 struct kserve_answer {
     char *id, *model; // owned
     bool on_stream;   // the request came in a ModelStreamInfer call
@@ -28,8 +29,8 @@ struct kserve_answer {
 
 struct kserve_answer *kserve_answer_create(struct front *front, const Inference__ModelInferRequest *m,
                                            const struct kserve_request *q, bool on_stream);
-// Counts the memory of the prompt if the answer's text repeats it. Call it when the request is submitted, because a
-// request may wait for long. Returns false in the same case as kserve_chunk().
+// If the answer repeats the prompt, counts the prompt's memory. Call it when the request is submitted, because a
+// request may wait for a long time. Returns false in the same case as kserve_chunk().
 bool kserve_answer_begin(struct kserve_answer *a);
 void kserve_answer_free(struct kserve_answer *a);
 
@@ -37,7 +38,7 @@ void kserve_answer_free(struct kserve_answer *a);
 // large (whole_answer_grow()); status_message() has the error message.
 bool kserve_chunk(struct rpc_call *call, struct kserve_answer *a, const struct answer_chunk *chunk,
                   const struct request *r);
-// Sends the last response: the output that is left, with the usage.
+// Sends the last response: the remaining output, with the usage.
 void kserve_end(struct rpc_call *call, struct kserve_answer *a, const struct request *r,
                 const struct answer_chunk *rest, enum finish_reason reason);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads and checks the input tensors of a ModelInferRequest: shape against contents, raw or typed, and the lengths of
-// BYTES. Failures are INVALID (shared memory: UNSUPPORTED); status_message() names the tensor. Any thread.
+// Reads and checks the input tensors of a ModelInferRequest: that the shape matches the contents, raw or typed, and the
+// lengths of BYTES elements. Functions return INVALID on failure, UNSUPPORTED for shared memory; status_message() names
+// the tensor. Any thread.
 #pragma once
 
 #include <stdbool.h>
@@ -25,7 +26,7 @@ struct kserve_tensor {
     const Inference__InferTensorContents *contents; // NULL: the elements are in `raw`
 };
 
-// Reads the inputs in their order; *n_p becomes their number. Two inputs with one name are refused.
+// Reads the inputs in order. *n_p is their number. Refuses two inputs with the same name.
 enum status kserve_tensors_read(const Inference__ModelInferRequest *m, struct kserve_tensor tensors[KSERVE_TENSORS_MAX],
                                 size_t *n_p);
 
@@ -34,7 +35,7 @@ bool kserve_tensor_bool(const struct kserve_tensor *t, size_t i);
 int64_t kserve_tensor_integer(const struct kserve_tensor *t, size_t i);
 double kserve_tensor_real(const struct kserve_tensor *t, size_t i);
 
-// The place of a walk over the elements of KSERVE_BYTES; starts as zeros.
+// A position in an iteration over the elements of KSERVE_BYTES; starts as zeros.
 struct kserve_place {
     size_t i;  // index of the next element
     size_t at; // offset of the next element in `raw`

@@ -15,14 +15,14 @@
 #include "router/front/http/http_service.h"
 #include "router/front/live/live_snapshot.h"
 
-// A new page gets its first event before the next second begins. Frequent new pages cause at most five snapshots a
-// second.
+// A new page gets its first event at most FIRST_EVENT_US later, not at the next second. So frequent new pages cause at
+// most five snapshots a second.
 enum { SECOND_US = 1000000, FIRST_EVENT_US = 200000 };
 
 struct live_page {
-    struct http_exchange *x;     // our reference
-    struct principal *principal; // our reference; NULL: no API keys are used
-    bool begun;                  // the stream of its events has begun, or is about to begin
+    struct http_exchange *x;     // holds a reference
+    struct principal *principal; // holds a reference; NULL: no API keys are used
+    bool begun;                  // the page's stream of events has begun, or is about to begin
 };
 
 struct live_pages {
@@ -37,7 +37,7 @@ struct live_pages {
     pthread_cond_t changed;
     struct live_page pages[LIVE_PAGES_MAX];
     int n;
-    bool has_new;   // a page has not begun
+    bool has_new;   // a new page has not begun its stream
     bool is_copied; // the core's thread has filled in `snapshot`
     bool stopping;
 };
@@ -95,7 +95,7 @@ static void page_send(const struct live_pages *pages, const struct live_page *pa
 {
     if (!page->begun) {
         http_add_header(page->x, "Cache-Control", "no-store");
-        http_add_header(page->x, "X-Accel-Buffering", "no"); // a proxy must pass events on at once
+        http_add_header(page->x, "X-Accel-Buffering", "no"); // proxies must forward events immediately
         http_stream_begin(page->x, 200, "text/event-stream");
         http_stream_send(page->x, pages->history_event.data, pages->history_event.n);
     } else if (!page_is_allowed(page)) {
@@ -120,7 +120,7 @@ static void page_unref(const struct live_page *page)
     principal_unref(page->principal);
 }
 
-// Lists all pages, or the pages whose streams have not begun. page_unref() each.
+// Lists all pages, or the pages whose streams have not begun. The caller calls page_unref() for each.
 static int pages_copy(struct live_pages *pages, bool all, struct live_page list[LIVE_PAGES_MAX])
 {
     int n = 0;
@@ -145,7 +145,8 @@ static void pages_update(struct live_pages *pages, bool is_second)
     if (is_second) live_history_add(&pages->history, &pages->snapshot);
     int n = pages_copy(pages, is_second, list);
     if (n) {
-        identity_reload(pages->front->identity); // nothing else may check the keys: pages can be the only clients
+        // pages may be the only clients, so that nothing else reloads the keys
+        identity_reload(pages->front->identity);
         events_write(pages);
     }
     core_metrics_fini(&pages->snapshot.core);
@@ -222,7 +223,7 @@ static struct live_pages *pages_of(const struct http_exchange *x)
     return ((const struct http_service *)http_context(x))->live;
 }
 
-// Scripts and styles come from the router alone, and no other site shows the page within its own.
+// Allows scripts and styles only from the router, and forbids other sites to embed the page.
 static const char content_policy[] =
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
     "form-action 'none'; frame-ancestors 'none'";
@@ -232,7 +233,7 @@ static void file_answer(struct http_exchange *x, const char *content_type, const
     http_add_header(x, "Content-Security-Policy", content_policy);
     http_add_header(x, "X-Content-Type-Options", "nosniff");
     http_add_header(x, "Referrer-Policy", "no-referrer");
-    http_add_header(x, "Cache-Control", "no-store"); // an older script must not meet a newer router
+    http_add_header(x, "Cache-Control", "no-store"); // a cached old script must not talk to a newer router
     http_answer_as(x, content_type, bytes, size);
 }
 

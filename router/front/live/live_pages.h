@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The live page: GET /, its files, and GET /live/events, the stream of server-sent events that it shows.
 //
-// One thread takes a snapshot of the core each second, adds it to a history of five minutes and, while pages are open,
-// writes it once for all of them. A further page costs only sending these bytes. A page that has not read an event gets
-// no further one until then; the thread never waits for a page.
+// One thread copies a snapshot of the core each second and adds it to a history of five minutes. While pages are open,
+// the thread formats the snapshot once for all pages. So another page costs only the sending of these bytes. A page
+// that has not read its last event gets no new event; the thread never waits for a page.
 //
 // Events: "history" once, then a "snapshot" each second (live_snapshot.h). With API keys, the events need an operator's
 // key. The page and its files contain no data of the cluster and need no key.
@@ -11,7 +11,7 @@
 
 #include "lib/http/http.h"
 
-enum { LIVE_PAGES_MAX = 32 }; // open at once; further pages are refused with 503
+enum { LIVE_PAGES_MAX = 32 }; // limit of open pages; further pages are refused with 503
 
 struct front;
 struct live_pages;

@@ -77,7 +77,7 @@ static struct live_counts counts_of(const struct live_snapshot *snapshot)
     return counts;
 }
 
-// Returns the growth of a counter. Counters fall when a node that is long gone is forgotten.
+// Returns the growth of a counter, or 0 if it fell: counters fall when a node that left long ago is forgotten.
 static uint64_t growth(uint64_t now, uint64_t before)
 {
     return now > before ? now - before : 0;
@@ -89,7 +89,7 @@ static double per_second(uint64_t now, uint64_t before, int64_t us)
 }
 
 // Returns the quantile `share` (0 to 1) of the values that were counted since `before`, in the unit of the histogram.
-// NAN if there are none.
+// Returns NAN if there are no values.
 static double quantile_since(const struct histogram *now, const struct histogram *before, double share)
 {
     uint64_t total = 0, below = 0;
@@ -228,7 +228,7 @@ static void queue_write(const struct core_status *status, struct bytes *out)
     add_integer(out, "waiting_tokens", status->waiting_tokens);
     add_integer(out, "running", status->running);
     add_integer(out, "capacity_requests",
-                status->classes[QUEUE_HIGH].max_requests); // the highest class may fill all of it
+                status->classes[QUEUE_HIGH].max_requests); // the highest class may fill the whole queue
     add_integer(out, "capacity_tokens", status->classes[QUEUE_HIGH].max_tokens);
     add_name(out, "classes");
     JSON_ADD(out, "{");

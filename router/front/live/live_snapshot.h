@@ -8,12 +8,12 @@
 
 enum {
     LIVE_POINTS = 300,    // seconds of history
-    LIVE_WINDOW = 5,      // seconds over which rates and quantiles are taken
-    LIVE_NODES_MAX = 256, // most nodes that a snapshot lists, which bounds the bytes for each page
+    LIVE_WINDOW = 5,      // seconds that rates and quantiles cover
+    LIVE_NODES_MAX = 256, // limit of the nodes in a snapshot, to bound the bytes for each page
 };
 
-// One second of the history. Rates and quantiles are taken over the last LIVE_WINDOW seconds. TTFTs and kept_share are
-// NAN if nothing was counted in that time.
+// One second of the history. Rates and quantiles cover the last LIVE_WINDOW seconds. TTFTs and kept_share are NAN if
+// nothing was counted in that time.
 struct live_point {
     int64_t unix_s;
     double ttft_p50_ms, ttft_p99_ms; // quantiles of TTFT, interpolated within a bucket of the histogram
@@ -51,5 +51,5 @@ struct live_point live_history_last(const struct live_history *history);
 
 // Writes {"fields":["unix_s",...],"points":[[...],...]}, the oldest point first.
 void live_history_write(const struct live_history *history, struct bytes *out);
-// Writes the snapshot as one JSON object. It has lengths of prompts, but no text of clients.
+// Writes the snapshot as one JSON object. The object has lengths of prompts, but no text of clients.
 void live_snapshot_write(const struct live_snapshot *snapshot, const struct live_point *point, struct bytes *out);

@@ -63,7 +63,7 @@ static void snapshot_take(struct metrics_reporter *reporter, struct metrics_snap
     pthread_mutex_unlock(&reporter->lock);
 }
 
-// Answers all asks [n] from one snapshot, which is written once in each format.
+// Answers the requests `asks` [n] from one snapshot, which is formatted once per format.
 static void answer_all(struct metrics_reporter *reporter, const struct ask *asks, int n)
 {
     struct metrics_snapshot snapshot;

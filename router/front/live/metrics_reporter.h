@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The thread that writes metrics. It gets a copy of the counts from the core's thread and writes them as text. Requests
-// that come while the thread works share the next copy. So the core's thread makes one copy at a time, however often
-// metrics are asked for.
+// The thread that formats metrics. It gets a copy of the counts from the core's thread and formats them as text.
+// Requests that come meanwhile share the next copy. So the core's thread makes only one copy at a time, however many
+// requests come.
 #pragma once
 
 #include "router/front/front.h"
@@ -15,7 +15,7 @@ typedef void (*metrics_answer_fn)(void *arg, enum metrics_format format, const c
 // Borrows the front, whose loop and pool must run until metrics_reporter_close().
 struct metrics_reporter *metrics_reporter_open(const struct front *front);
 // Asks for the metrics without blocking. `http` has the current counts of the HTTP server. If several requests share a
-// copy, the counts of the last request are written. Any thread.
+// copy, the `http` counts of the last request are used. Any thread.
 void metrics_reporter_ask(struct metrics_reporter *reporter, enum metrics_format format,
                           const struct http_server_status *http, metrics_answer_fn answer, void *arg);
 // Answers the requests that came before, then ends the thread. NULL is allowed.

@@ -12,6 +12,6 @@ enum status cluster_token_open(const char *path, struct cluster_token **token_p)
 void cluster_token_free(struct cluster_token *token); // NULL is allowed
 // Reads the file now if it has changed, instead of at the next check. Any thread; NULL is allowed.
 void cluster_token_reload(struct cluster_token *token);
-// Checks the value of the header `authorization` (NULL: not sent). UNAUTHENTICATED unless it is "Bearer SECRET". Any
-// thread.
+// Checks the value of the header `authorization` (NULL: not sent). Returns UNAUTHENTICATED unless it is "Bearer
+// SECRET". Any thread.
 enum status cluster_token_check(struct cluster_token *token, const char *authorization);

@@ -21,15 +21,15 @@ enum {
     EVENT_BYTES = 512,     // memory of the event that posts a message
 };
 
-// Limit of the bytes that a node has not read: room for two messages of the largest size.
+// Limit of the bytes that a node has not read: two messages of the largest size.
 enum { UNREAD_MAX_MB = 128 };
 
 struct attachment {
-    struct node_link link; // first: the link's pointer is ours; core's thread
-    struct rpc_call *call; // our reference
+    struct node_link link; // first member: a pointer to the link is cast to the attachment; core's thread
+    struct rpc_call *call; // holds a reference
     const struct front *front;
-    bool greeted;         // the first message was received, which should be Hello; I/O threads
-    atomic_size_t memory; // memory of the posted messages
+    bool greeted;         // the first message, which should be Hello, was received; I/O threads
+    atomic_size_t memory; // memory of the posted messages that the core has not handled yet
 };
 
 struct node_event {
@@ -114,8 +114,8 @@ static enum status hello_unpack(const uint8_t *bytes, size_t size, node_message 
     return unpack_within(bytes, size, HELLO_MEMORY_MAX, m_p, memory_p);
 }
 
-// Unpacks a message within the part of MEMORY_MAX that waiting messages leave. INVALID if the message would not fit
-// even if none waited, UNAVAILABLE if it does not fit now.
+// Unpacks a message into the part of MEMORY_MAX that waiting messages leave. Returns UNAVAILABLE if the message does
+// not fit now, and INVALID if it would never fit.
 static enum status attach_unpack(const struct attachment *a, const uint8_t *bytes, size_t size, node_message **m_p,
                                  size_t *memory_p)
 {
@@ -181,7 +181,7 @@ void front_publish_ready(struct front *front)
     struct rpc_server *server = __atomic_load_n(&front->server, __ATOMIC_ACQUIRE);
     bool serving = front->ready && !atomic_load(&front->draining);
     atomic_store(&front->serving, serving);
-    if (!server) return; // main() calls again once the server is open
+    if (!server) return; // main() calls this function again once the server is open
     rpc_server_set_serving(server, "", serving);
     rpc_server_set_serving(server, "forepack.v1.Inference", serving);
     rpc_server_set_serving(server, "inference.GRPCInferenceService", serving);

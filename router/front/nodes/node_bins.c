@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See node_link.h. Turns the core's actions towards nodes into messages: bins, drafts and cancellations.
+// Converts the core's actions to messages for nodes: bins, drafts and cancellations. See node_link.h.
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 typedef Forepack__Cluster__V1__RouterMessage router_message;
 
-// Returns one block with the list and its messages; free() it.
+// Returns one allocation with the list and its messages. The caller frees it.
 static Forepack__Cluster__V1__Range **range_messages(const struct token_range *ranges, int n)
 {
     Forepack__Cluster__V1__Range **list = mem_alloc((size_t)n * (sizeof *list + sizeof **list) + 1);
@@ -25,8 +25,8 @@ static Forepack__Cluster__V1__Range **range_messages(const struct token_range *r
 
 // --- score bins
 
-// Returns the ranges that the speculator must keep: pinned ranges, and the rows of earlier turns of the conversation.
-// One block; free() it.
+// Returns the ranges that the speculator must keep, in one allocation that the caller frees: the pinned ranges, and the
+// rows of earlier turns of the conversation.
 static Forepack__Cluster__V1__Range **pinned_messages(const struct request *r, const struct score_prompt *prompt,
                                                       size_t *n_p)
 {
@@ -83,7 +83,7 @@ static void send_score_bin(void *link, uint64_t bin_id, struct request *const *r
 
 // --- prefill bins
 
-// Returns the kept prompt tokens, then the tokens generated before a replay; free() them.
+// Returns the kept prompt tokens, then the tokens generated before a replay. The caller frees them.
 static uint32_t *sequence_tokens(const struct request *r, size_t *n_p)
 {
     uint32_t *ids = mem_alloc_array((size_t)r->usage.kept_tokens + (size_t)r->usage.completion_tokens, sizeof *ids);
@@ -126,7 +126,7 @@ static void sequence_fill(const struct request *r, Forepack__Cluster__V1__Sampli
     m->drafts = request_is_drafted(r);
     if (r->trace) m->trace = r->trace->trace_text;
     if (r->spec.sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->spec.n_tokens) {
-        m->penalty_ids = (uint32_t *)r->spec.tokens; // the penalty counts pruned tokens too
+        m->penalty_ids = (uint32_t *)r->spec.tokens; // penalties count pruned tokens too
         m->n_penalty_ids = (size_t)r->spec.n_tokens;
     }
 }

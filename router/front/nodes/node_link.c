@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See node_link.h. Turns messages of a node into events of the core.
+// Converts messages of a node to events of the core. See node_link.h.
 #include "router/front/nodes/node_link.h"
 
 #include <limits.h>
@@ -42,8 +42,8 @@ static void hello_refuse(struct node_link *link, const Forepack__Cluster__V1__He
     link->ops->finish(link, STATUS_OK, "");
 }
 
-// Copies a name. False: it does not fit, is not UTF-8, or has a control character that could change a reader's
-// terminal.
+// Copies a name. Returns false if the name does not fit, is not UTF-8, or has a control character, which could change a
+// reader's terminal.
 static bool name_copy(char *to, size_t size, const char *from)
 {
     size_t n = strlen(from);
@@ -102,6 +102,19 @@ static void hello_read_calibration(const Forepack__Cluster__V1__Calibration *m, 
     };
 }
 
+static struct pass_cost pass_read(uint32_t rows, uint64_t pairs, uint32_t us, bool has_prompts)
+{
+    return (struct pass_cost){rows, pairs < INT64_MAX ? (int64_t)pairs : INT64_MAX, us, has_prompts};
+}
+
+static void hello_read_measured(const Forepack__Cluster__V1__Hello *m, struct node_hello *h)
+{
+    for (size_t i = 0; i < m->n_measured && i < NODE_MEASURED_MAX; i++) {
+        const Forepack__Cluster__V1__MeasuredPass *pass = m->measured[i];
+        h->measured[h->n_measured++] = pass_read(pass->rows, pass->pairs, pass->us, false);
+    }
+}
+
 static enum status hello_read(const Forepack__Cluster__V1__Hello *m, struct node_hello *h)
 {
     *h = (struct node_hello){
@@ -125,6 +138,7 @@ static enum status hello_read(const Forepack__Cluster__V1__Hello *m, struct node
     }
     TRY(hello_check_protocol(m));
     hello_read_calibration(m->calibration, &h->calibration);
+    hello_read_measured(m, h);
     return hello_read_counts(m, h);
 }
 
@@ -214,7 +228,7 @@ static void handle_heartbeat(struct core *c, struct node_link *link, const Forep
 static void handle_pass(struct core *c, struct node_link *link, uint32_t rows, uint64_t pairs, uint32_t us,
                         bool has_prompts, int64_t now_us)
 {
-    struct pass_cost pass = {rows, pairs < INT64_MAX ? (int64_t)pairs : INT64_MAX, us, has_prompts};
+    const struct pass_cost pass = pass_read(rows, pairs, us, has_prompts);
     if (us) core_passed(c, link->node, &pass, now_us);
 }
 
@@ -301,7 +315,7 @@ static void sequence_result_read(const Forepack__Cluster__V1__SequenceResult *fr
         to->logprobs = logprobs_read(from->logprobs, from->n_logprobs, logprobs);
 }
 
-// Returns true if the step had prompt rows: more rows than decode rows, one for each result, and draft rows together.
+// Returns true if the step had prompt rows: more rows than results (one decode row each) and draft rows together.
 static bool has_prompt_rows(const Forepack__Cluster__V1__StepResults *m)
 {
     uint64_t rows = m->n_results;
@@ -358,7 +372,7 @@ void node_link_handle(struct node_link *link, struct core *c, const node_message
         return;
     }
     if (!link->node) {
-        // Later messages of a node that the core has given up are ignored.
+        // Ignores later messages of a node that the core has lost.
         if (!link->greeted) link->ops->finish(link, STATUS_INVALID, "the first message must be Hello");
         return;
     }

@@ -3,8 +3,8 @@
 // of the core become messages to the node. grpc_attach.c carries the messages over gRPC, forepack-sim over a simulated
 // network.
 //
-//   node_link.c   messages of nodes to events of the core
-//   node_bins.c   actions of the core to messages for nodes
+//   node_link.c   converts messages of nodes to events of the core
+//   node_bins.c   converts actions of the core to messages for nodes
 //
 // The owner of the transport owns the link. Core's thread only.
 #pragma once
@@ -25,7 +25,7 @@ struct node_link {
     const struct node_link_ops *ops;
     int64_t heartbeat_ms;
     int tail_tokens;
-    struct core_node *node; // NULL before Hello is accepted, and after the core has given the node up
+    struct core_node *node; // NULL before Hello is accepted, and after the core has lost the node
     bool greeted;           // Hello was accepted
 };
 
@@ -34,5 +34,6 @@ void node_link_handle(struct node_link *link, struct core *c, const Forepack__Cl
                       int64_t now_us);
 void node_link_closed(struct node_link *link, struct core *c, int64_t now_us); // the stream has ended
 
-// Fills in the core's actions towards nodes. Their `link`, given to core_attach(), is a struct node_link.
+// Sets the functions of core_ops that send to nodes. Their `link`, the argument of core_attach(), is a struct
+// node_link.
 void node_link_core_ops(struct core_ops *ops);

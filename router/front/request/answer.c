@@ -13,8 +13,8 @@
 
 // --- core's thread: the output of one request
 
-// Pushes tokens until one completes a stop string; returns true then. Fills in chunk and `ends` [n]. *joined_p becomes
-// the text of the tokens, which the caller frees, or NULL if n is 1.
+// Pushes tokens until a token completes a stop string. Returns true if one did. Fills in `chunk` and `ends` [n].
+// *joined_p is the text of the tokens, which the caller frees; NULL if n is 1.
 static bool answer_push(struct answer *a, const int32_t *tokens, int n, struct answer_chunk *chunk, size_t *ends,
                         char **joined_p)
 {
@@ -70,7 +70,7 @@ struct answer_chunk answer_rest(struct answer *a)
 static void whole_answer_count(struct whole_answers *whole, size_t *bytes_p, size_t bytes)
 {
     whole->sharing += equal_share_is_small(*bytes_p) - equal_share_is_small(bytes);
-    whole->bytes += bytes - *bytes_p; // unsigned arithmetic also subtracts
+    whole->bytes += bytes - *bytes_p; // unsigned: wraps correctly if `bytes` is smaller
     *bytes_p = bytes;
 }
 
@@ -118,8 +118,8 @@ static void answer_release(struct answer *a)
     free(a);
 }
 
-// Charges the API key for the tokens of a request, and ends its place among the key's running requests. A request that
-// was never in a bin costs nothing: its prompt tokens are given back.
+// Charges the API key for the tokens of a request, and removes the request from the key's running requests. A request
+// that was never in a bin costs nothing: its prompt tokens are refunded.
 static void answer_charge(const struct answer *a, const struct request *r)
 {
     struct principal *p = a->client->principal;
@@ -181,7 +181,7 @@ static void event_submit(struct core *c, void *arg, int64_t now_us)
     struct parsed_message *parsed = first->parsed;
     void (*submit)(struct core *, struct request *, int64_t) =
         atomic_load(&parsed->aborted) ? core_submit_aborted : core_submit;
-    if (client->closed) { // while the message was read
+    if (client->closed) { // the client left while the message was read
         for (struct answer *a = first; a; a = a->next) {
             answer_charge(a, a->request);
             answer_trace_end(a, a->request, FINISH_REASON_CANCELLED, STATUS_CANCELLED);
@@ -261,8 +261,8 @@ static uint64_t owner_of(const struct client *client)
     return client->principal ? identity_prefix_salt(principal_tenant(client->principal)) : 0;
 }
 
-// An id that is not UTF-8 counts as empty here. The message is refused once it is read; until then the id must reach
-// neither an answer nor a trace.
+// An id that is not UTF-8 counts as empty here. The message is refused when it is read. Until then, no answer and no
+// trace may contain the id.
 struct parsed_message *client_message_begin(struct client *client, const char *id)
 {
     if (!utf8_valid(id, strlen(id), NULL)) id = "";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Running requests of a client and the text of their answers, for any protocol. A client is one gRPC call or one HTTP
-// exchange. Its protocol embeds `struct client` and sends the results that the functions of client_ops receive.
+// exchange. The code of each protocol embeds `struct client`, and sends the results in the functions of client_ops.
 //
 //   message arrives -> identity_admit() -> client_message_begin() -> read and checked -> answers_submit(), or
 //                      client_not_submitted(); client_dropped() if the intake pool drops it
@@ -18,13 +18,13 @@
 struct answer;
 struct client;
 
-// New tokens of an answer, and the text that they made final. The text may belong to earlier tokens.
+// New tokens of an answer, and the text that became final with them. This text may belong to earlier tokens.
 struct answer_chunk {
     const char *text; // [text_bytes] whole characters; not NUL-terminated
     size_t text_bytes;
     const int32_t *tokens;                // [n]
     const struct token_logprob *logprobs; // [n] NULL: not asked for
-    const size_t *ends;                   // [n] number of bytes of `text` that are final after each token
+    const size_t *ends;                   // [n] number of bytes of `text` that are final after token i
     int n;
     // [n_prompt_logprobs] log-probabilities of the next prompt tokens. The first chunk begins with the second token.
     const struct token_logprob *prompt_logprobs;
@@ -34,12 +34,13 @@ struct answer_chunk {
 struct client_ops {                           // core's thread
     void (*submitted)(struct client *client); // called for each message, before its requests start; may be NULL
     void (*chunk)(struct answer *a, const struct answer_chunk *chunk);
-    // Called last for an answer; answer_rest() has the text that was held back.
+    // The last call for an answer. answer_rest() returns the text that was held back.
     void (*done)(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
                  const char *message);
-    void (*idle)(struct client *client); // called when no answer runs and no message waits or is read; may be NULL
+    // Called when no answer runs and no message waits or is being read; may be NULL.
+    void (*idle)(struct client *client);
     void (*release)(struct answer *a);   // frees `data` of an answer that ends; any thread; may be NULL
-    void (*free)(struct client *client); // called when the client is closed and idle; nothing refers to it
+    void (*free)(struct client *client); // called when the client is closed and idle; no pointer to it is left
 };
 
 struct client {
@@ -55,35 +56,37 @@ struct client {
 
 struct answer {
     struct client *client;
-    struct parsed_message *parsed; // its message, until it is submitted
-    struct request *request;       // owned until it is submitted; then the core owns it, until client_ops.done returns
-    struct trace_record *trace;    // owned; NULL: it is not traced
-    struct text_stream *text;      // turns tokens into text; owned; NULL: an aborted or score-only request
-    int index;                     // place among the answers of an HTTP exchange
-    void *data;                    // data of the protocol, which client_ops.release frees; NULL: none
-    bool return_kept;              // the completion shows the kept tokens; gRPC only
-    double reserved;               // output tokens that are reserved in the limits of the API key
-    int min_tokens;                // stop strings end the text only after this many tokens
-    int n_tokens;                  // tokens of the answer so far
-    int stop;                      // index, in the request, of the stop string that ended the text; -1: none
+    struct parsed_message *parsed; // the answer's message, until the message is submitted
+    // owned until it is submitted; then the core owns it, and it is valid until client_ops.done returns
+    struct request *request;
+    struct trace_record *trace; // owned; NULL: the request is not traced
+    struct text_stream *text;   // turns tokens into text; owned; NULL: an aborted or score-only request
+    int index;                  // index of the answer in its HTTP exchange
+    void *data;                 // data of the protocol, which client_ops.release frees; NULL: none
+    bool return_kept;           // the completion shows the kept tokens; gRPC only
+    double reserved;            // output tokens reserved from the limits of the API key
+    int min_tokens;             // stop strings end the text only after this many tokens
+    int n_tokens;               // tokens of the answer so far
+    int stop;                   // index, in the request, of the stop string that ended the text; -1: none
     struct answer *prev, *next;
 };
 
 // --- the thread that reads a message. It calls identity_admit() first. If the limits of the client's key do not allow
-// the request, the request is refused. Only client_refused() may be called for it then.
+// the request, the thread refuses the request and calls only client_refused().
 
-// DENIED if the key does not allow the tenant or the priority that a message names.
+// Returns DENIED if the client's key does not allow the tenant or the priority that a message names.
 enum status client_check(const struct client *client, const char *tenant, int32_t priority);
-// Reserves the requests of one message, linked by `next`, in the limits of the client's key. Call it last, just before
-// answers_submit(). KEY_LIMIT or DENIED if the key may not run so many requests at once, or has too few tokens left for
-// prompts and max_tokens. *retry_us_p is the time after which enough tokens are left; 0: not known.
+// Reserves the requests of one message, linked by `next`, from the limits of the client's key. Call it last, just
+// before answers_submit(). Returns KEY_LIMIT or DENIED if the key may not run so many requests at once, or has too few
+// tokens left for prompts and max_tokens. *retry_us_p is the time after which enough tokens are available; 0: not
+// known.
 enum status answers_reserve(struct answer *first, int64_t *retry_us_p);
-// Registers a message that has arrived. `id` is the id of its request; empty: the message has no id, or it is not known
-// yet. No abort finds a message whose id is empty or not UTF-8.
+// Registers a message that has arrived. `id` is the request id, or empty if the message has no id or the id is not
+// known yet. No abort finds a message whose id is empty or not UTF-8.
 struct parsed_message *client_message_begin(struct client *client, const char *id);
 void client_not_submitted(struct parsed_message *parsed); // ends a message that was refused
-// Counts and logs a refused message, with the error message of status_message(). The core itself counts and logs the
-// requests that it refuses.
+// Counts and logs a message that was refused with the error in status_message(). The core counts and logs the requests
+// that it refuses.
 void client_refused(const struct client *client, const char *client_id, enum status status);
 // Ends a message that the intake pool dropped: its request was aborted, or its client is gone.
 void client_dropped(struct parsed_message *parsed, int64_t arrived_us);
@@ -98,13 +101,14 @@ void answers_submit(struct answer *first, const char *method);
 void client_close(struct client *client);
 
 // --- core's thread
-// Cancels the requests of `owner` (0: of all owners) with this id, including requests whose message is not read yet.
+// Cancels the requests of `owner` (0: all owners) with this id, including requests whose message is not read yet.
 // Returns false if no request has the id.
 bool client_abort(const struct front *front, struct core *c, const char *id, uint64_t owner, int64_t now_us);
-// Calls client_ops.idle, and client_ops.free if the client is closed, unless a message or an answer is left.
+// If the client has no message and no answer left, calls client_ops.idle, and client_ops.free if the client is closed.
 void client_check_idle(struct client *client);
-// Adds `more` bytes to *bytes_p, the bytes of an answer that is not streamed. Returns false if all such answers exceed
-// their limit together, and this answer its share: it must be freed then. status_message() has the message (EXHAUSTED).
+// Adds `more` bytes to *bytes_p, the bytes of an answer that is not streamed. Returns false if all such answers
+// together exceed their limit and this answer exceeds its share. The caller must then free the answer; status_message()
+// has the error message (EXHAUSTED).
 bool whole_answer_grow(struct whole_answers *whole, size_t *bytes_p, size_t more);
 // Subtracts all bytes of the answer from the sum and sets *bytes_p to 0.
 void whole_answer_free(struct whole_answers *whole, size_t *bytes_p);

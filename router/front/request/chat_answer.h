@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sections of a chat answer: reasoning, content, tool calls (lib/text/output_parser.h).
 //
-// Any thread may read struct chat_syntax, which is constant once it is open. An answer belongs to the core's thread.
+// Any thread may read struct chat_syntax, which is constant after chat_syntax_open(). An answer belongs to the core's
+// thread.
 #pragma once
 
 #include "lib/text/chat.h"
@@ -15,7 +16,7 @@ struct chat_syntax {
     struct output_syntax output;
     int32_t shown[OUTPUT_MARKERS_MAX]; // [n_shown] markers that are special tokens; their text must reach the parser
     int n_shown;
-    int32_t call_marker; // token of [TOOL_CALLS], which begins Mistral's calls; -1: it is no special token
+    int32_t call_marker; // token [TOOL_CALLS], which begins Mistral's calls; -1: not a special token
 };
 struct chat_syntax chat_syntax_open(const struct chat_template *chat, const struct tokenizer *tokenizer);
 
@@ -37,13 +38,14 @@ struct chat_answer {
     struct content_tokens tokens; // used if only the content has log-probabilities (http_api.content_logprobs)
 };
 
-// Creates the state that splits the answer to a prompt [n]. If the prompt ends by beginning the reasoning, the answer
-// starts inside it; n 0 prevents that. `tools`: look for calls. `single`: emit the first call only.
+// Creates the state that splits the answer to a prompt [n]. If the prompt ends with a marker that begins the reasoning,
+// the answer starts inside the reasoning; n = 0 prevents that. If `tools` is true, looks for calls. If `single` is
+// true, drops all calls after the first.
 struct chat_answer *chat_answer_create(const struct chat_syntax *syntax, const struct tokenizer *tokenizer,
                                        const int32_t *prompt, int n, bool tools, bool single);
 void chat_answer_free(struct chat_answer *answer); // NULL is allowed
 
-// Begins a call and gives it an id that is unique within the router. NULL: the call is dropped.
+// Begins a call with an id that is unique in the router. Returns NULL if the call is dropped.
 struct chat_call *chat_answer_add_call(struct chat_answer *answer);
-// Returns the call that the next arguments belong to. NULL: the call was dropped.
+// Returns the call that the next arguments belong to, or NULL if this call was dropped.
 struct chat_call *chat_answer_last_call(struct chat_answer *answer);

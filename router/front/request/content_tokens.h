@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the tokens of a split answer (chat_answer.h) that are content, for APIs that report only the log-probabilities
-// of the content. Tokens wait here until it is known whether they are content. A token is content if a byte of its text
-// is. The position of a text is the number of bytes of the answer that were pushed to the parser before this text.
+// of the content. Tokens wait here until it is known whether they are content. A token is content if at least one byte
+// of its text is content. A position is a number of bytes from the start of the answer's text.
 //
 // Belongs to the core's thread, as the answer does.
 #pragma once
@@ -15,7 +15,7 @@ struct content_token {
 
 // Starts as zeros.
 struct content_tokens {
-    struct content_token *waiting; // [n] tokens that are not decided yet; owned
+    struct content_token *waiting; // [n] tokens that may or may not be content; owned
     int n, capacity;
     struct token_logprob *released; // [released_capacity] result of the last content_tokens_release(); owned
     int released_capacity;
@@ -26,10 +26,10 @@ void content_tokens_fini(struct content_tokens *tokens);
 // Adds the next token, which made `text_bytes` bytes of text final. Call it before this text is pushed to the parser. A
 // token with 0 bytes may be part of a character: it shares the text of the next token that has text.
 void content_tokens_add(struct content_tokens *tokens, const struct token_logprob *logprob, size_t text_bytes);
-// Adds text that no new token comes with: text that was held back until the end of the answer.
+// Adds text that comes without a new token: text that was held back until the end of the answer.
 void content_tokens_add_text(struct content_tokens *tokens, size_t text_bytes);
 // Tells that the text from `begin` to `end` is content. Moves its tokens to `released` and returns their number.
-// Earlier tokens that are still waiting are no content and are dropped.
+// Earlier waiting tokens are not content and are dropped.
 int content_tokens_release(struct content_tokens *tokens, size_t begin, size_t end);
-// Tells that the text before `to` has no further content: drops the waiting tokens that end there or earlier.
+// Tells that the text before `to` has no further content. Drops the waiting tokens that end at `to` or earlier.
 void content_tokens_decide(struct content_tokens *tokens, size_t to);

@@ -65,9 +65,9 @@ static void heap_remove(struct heap *heap, struct intake_key *entry)
 
 // ---- the pool
 
-// A tenant's waiting jobs of one kind. `key.key` is the lane's counter: the bytes of its jobs that have started.
+// A tenant's waiting jobs of one kind. `key.key` is the lane's counter: the bytes of the jobs that have started.
 struct intake_lane {
-    struct intake_key key; // first: an entry of intake_pool.lanes is a pointer to a lane
+    struct intake_key key; // first member: entries of intake_pool.lanes are cast to lanes
     struct pool_tenant *tenant;
     enum lane_kind kind;
     struct heap jobs;
@@ -95,15 +95,15 @@ struct intake_pool {
 
     pthread_mutex_t mutex; // guards all members below
     pthread_cond_t any, short_job;
-    bool short_waits; // the thread of short jobs waits for a job
+    bool short_waits; // the thread for short jobs waits for a job
     bool closing;
-    bool turn; // true while a pool of one thread prefers a short job
+    bool turn; // pools of one thread: true if a short job is next
     int waiting, running;
     size_t waiting_bytes, running_bytes;
     size_t running_long_bytes; // part of running_bytes that belongs to long jobs
     uint64_t last_number;
     struct heap lanes[LANE_KINDS]; // lanes with jobs
-    uint64_t floor[LANE_KINDS];    // counter with which a lane starts if no lane of its kind has jobs
+    uint64_t floor[LANE_KINDS];    // initial counter of a lane while no lane of its kind has jobs
     struct pool_tenant *tenants[BUCKETS];
 };
 
@@ -204,8 +204,9 @@ static struct intake_job *first_job(struct intake_pool *pool, enum lane_kind kin
     return (struct intake_job *)((char *)lane->jobs.entries[0] - offsetof(struct intake_job, key));
 }
 
-// Returns the first job of the kind if it may start now, else NULL. A long job starts if no long job runs, or if all
-// fit INTAKE_RUNNING_BYTES. No smaller job overtakes a first job that has to wait: it could wait forever otherwise.
+// Returns the first job of the kind if it may start now, else NULL. A long job may start if no other long job runs, or
+// if all long jobs together fit INTAKE_RUNNING_BYTES. If the first job does not fit, a smaller job must not overtake
+// it: otherwise the first job could wait for ever.
 static struct intake_job *first_to_start(struct intake_pool *pool, enum lane_kind kind)
 {
     struct intake_job *job = first_job(pool, kind);
@@ -213,7 +214,7 @@ static struct intake_job *first_to_start(struct intake_pool *pool, enum lane_kin
     return pool->running_long_bytes + job->bytes <= INTAKE_RUNNING_BYTES ? job : NULL;
 }
 
-// Removes the next job for this thread from the waiting jobs. NULL: no job may start on it.
+// Removes the next job for this thread from the waiting jobs. Returns NULL if no job may start on this thread.
 static struct intake_job *remove_next_job(struct intake_pool *pool, bool short_only)
 {
     pool->turn = !pool->turn;
@@ -232,7 +233,7 @@ static enum lane_kind job_kind(const struct intake_job *job)
     return job->bytes <= INTAKE_SHORT_BYTES ? LANE_SHORT : LANE_LONG;
 }
 
-// Wakes the threads that found no long job that could start.
+// Wakes the threads that wait because no long job could start.
 static void wake_for_long_jobs(struct intake_pool *pool)
 {
     if (pool->lanes[LANE_LONG].n) pthread_cond_broadcast(&pool->any);
@@ -286,7 +287,7 @@ static void *pool_thread_run(void *argument)
 static void wake_thread(struct intake_pool *pool, enum lane_kind kind)
 {
     if (kind == LANE_SHORT && pool->short_waits) {
-        pool->short_waits = false; // that thread runs this job; the next job wakes another thread
+        pool->short_waits = false; // that thread will run this job; the next job wakes another thread
         pthread_cond_signal(&pool->short_job);
     } else {
         pthread_cond_signal(&pool->any);

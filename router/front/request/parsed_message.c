@@ -10,8 +10,8 @@
 
 enum { BUCKETS = 4096 };
 
-// The messages, one or more, that have the same owner and request id and are not aborted. A client may send an id in
-// any number of messages, and other clients may abort the same id. So a look-up visits groups, not messages.
+// The messages, one or more, that have the same owner and request id and are not aborted. A look-up visits groups, not
+// messages, because clients may send any number of messages with one id.
 struct message_group {
     struct message_group *next; // next group in the same bucket
     struct parsed_message *first;
@@ -40,8 +40,8 @@ void parsed_message_table_free(struct parsed_message_table *table)
 
 // --- groups; the caller holds the mutex
 
-// Returns the link to the group of this id and owner, or of this id and any owner if `any`. *link is NULL if there is
-// no such group.
+// Returns the link to the group of this id and owner; with `any`, of any owner. The link is NULL if there is no such
+// group.
 static struct message_group **group_find(struct parsed_message_table *table, const char *id, uint64_t owner, bool any)
 {
     struct message_group **link = &table->buckets[hash_text(&table->hash_key, id) % BUCKETS];

@@ -23,8 +23,8 @@ size_t reply_send(struct rpc_call *call, const ProtobufCMessage *message)
     return queued;
 }
 
-// Returns true if the call must end. Once all calls together exceed their limit, calls with more than an equal share of
-// the unread bytes end. Calls with few unread bytes go on.
+// Returns true if the call must end. If all calls together exceed their limit, calls with more than an equal share of
+// the unread bytes end. Calls with few unread bytes continue.
 static bool exceeds_share(struct rpc_call *call, size_t unread)
 {
     return !equal_share_is_small(unread) && unread > rpc_call_share(call, (size_t)ALL_UNREAD_MAX_MB << 20);
@@ -50,7 +50,7 @@ void reply_unary(struct rpc_call *call, const ProtobufCMessage *message)
     size_t size = protobuf_c_message_get_packed_size(message);
     if (exceeds_share(call, size)) {
         status_fail(STATUS_EXHAUSTED,
-                    "clients have left over %d MiB of answers unread, and this one has %zu KiB: try again later",
+                    "clients have left over %d MiB of answers unread, and this answer has %zu KiB: try again later",
                     ALL_UNREAD_MAX_MB, size >> 10);
         reply_refuse(call, STATUS_EXHAUSTED);
         return;

@@ -65,7 +65,7 @@ static void set_result(struct trace_record *record, const struct request *r)
                                          .frozen_tokens = u->frozen_tokens,
                                          .recalled_tokens = u->recalled_tokens};
     record->first_token_us = r->timing.ttft_us;
-    if (!r->kept) return; // prefill was not decided
+    if (!r->kept) return; // the request ended before its prefill was decided
     record->prefill = r->skip ? "whole" : "speculated";
     record->skip = r->skip ? skip_reason_name(r->skip) : NULL;
 }

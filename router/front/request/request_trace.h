@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Traces clients' requests (lib/tracing/tracer.h). Each request has a record, which begins when its message arrives and
-// goes to the tracer when the request ends. In a front without a tracer these functions have no effect.
+// goes to the tracer when the request ends. If front->tracer is NULL, these functions have no effect.
 //
 //   client_trace_open()      when a call begins
 //   answer_trace_begin()     when a message begins to be parsed (wire_request.c marks the phases)
@@ -10,8 +10,8 @@
 
 #include "router/front/request/answer.h"
 
-// Sets the trace that the call belongs to, by its headers `traceparent` and `tracestate` (NULL: not sent). I/O threads;
-// call it before the first message is read. HTTP uses http_trace_open().
+// Sets the trace of the call from its headers `traceparent` and `tracestate` (NULL: not sent). I/O threads; call it
+// before the first message is read. HTTP uses http_trace_open().
 void client_trace_open(struct client *client, const char *traceparent, const char *tracestate, int server_port);
 void client_trace_open_call(struct client *client, const struct rpc_call *call); // over gRPC
 // Puts all requests of the client into one trace, even if the client sent no trace.

@@ -4,7 +4,7 @@
 //
 // The elements of a reduction are divided over the ranks. One rank sums an element over ranks 0, 1, 2, ... and writes
 // the sum to all buffers, so the result depends neither on the division nor on the count.
-#include "kernels/comm.h"
+#include "tests/comm_threads.h"
 
 #include <pthread.h>
 #include <stdbool.h>
