@@ -164,16 +164,7 @@ static enum status cpu_rmsnorm(struct backend *b, struct tensor *out, const stru
     return STATUS_OK;
 }
 
-// ---- passes and work of the caller on the pool ----
-
-static enum status cpu_run_pass(struct backend *b, const struct pass *pass)
-{
-    struct thread_pool *pool = cpu_of(b)->pool;
-    thread_pool_bind_caller(pool);
-    enum status status = backend_run_pass(b, pass);
-    thread_pool_free_caller(pool);
-    return status;
-}
+// ---- work of the caller on the pool ----
 
 static void cpu_host_run(struct backend *b, thread_pool_fn fn, void *arg, int n_items)
 {
@@ -232,7 +223,7 @@ static const struct backend_ops cpu_ops = {
     .weight_vector = cpu_weight_vector,
     .packed_cache_open = cpu_packed_cache_open,
     .weights_finish = cpu_weights_finish,
-    .run_pass = cpu_run_pass,
+    .run_pass = backend_run_pass,
     .begin = cpu_begin,
     .embed = cpu_embed,
     .rmsnorm = cpu_rmsnorm,

@@ -53,9 +53,8 @@ struct thread_pool {
     struct worker *workers;      // [threads - 1]
 
     bool spins;
-    int *core;         // [threads] core of each thread, or NULL: the threads are not bound
-    bool caller_bound; // between thread_pool_bind_caller() and thread_pool_free_caller()
-    cpu_set_t usable;  // mask of the caller outside of that time
+    int *core;        // [threads] core of each thread, or NULL: the threads are not bound
+    cpu_set_t usable; // mask of the caller
     int64_t core_checked_ns;
 
     // The current run. Written between runs.
@@ -206,23 +205,10 @@ static void caller_change_core(struct thread_pool *pool)
         pool->core[0] = pool->core[with];
         pool->core[with] = core;
         thread_set_core(pool->workers[with - 1].thread, core);
-        thread_set_core(pthread_self(), pool->core[0]);
+        thread_set_core(pthread_self(), pool->core[0]); // moves the caller now; the next call frees it again
+        pthread_setaffinity_np(pthread_self(), sizeof pool->usable, &pool->usable);
     }
     pool->core_checked_ns = now;
-}
-
-void thread_pool_bind_caller(struct thread_pool *pool)
-{
-    if (!pool->core) return;
-    thread_set_core(pthread_self(), pool->core[0]);
-    pool->caller_bound = true;
-}
-
-void thread_pool_free_caller(struct thread_pool *pool)
-{
-    if (!pool->core) return;
-    pthread_setaffinity_np(pthread_self(), sizeof pool->usable, &pool->usable);
-    pool->caller_bound = false;
 }
 
 static void pool_run(struct thread_pool *pool, enum thread_pool_order order, thread_pool_fn fn, void *arg, int n_groups,
@@ -235,7 +221,7 @@ static void pool_run(struct thread_pool *pool, enum thread_pool_order order, thr
         return;
     }
     INVARIANT(!atomic_load(&pool->left), "a run starts while another has %u items left", atomic_load(&pool->left));
-    if (pool->caller_bound) caller_change_core(pool);
+    if (pool->core) caller_change_core(pool);
     pool->fn = fn;
     pool->arg = arg;
     pool->no_alloc = no_alloc_active();

@@ -10,8 +10,8 @@
 // thread calls sched_yield() every millisecond between items.
 //
 // Core placement: each worker is bound to its core, which keeps memory near the thread that touched it first. The
-// caller is bound to its core during a pass only, because threads that it creates would inherit the mask. If another
-// process keeps using that core, the caller swaps cores with a worker, because every run waits for the caller.
+// caller gets the first core, but is not bound: threads that it creates would inherit the mask, and a bound caller
+// could not leave a core that another process uses. If that process stays, the caller swaps cores with a worker.
 //
 // Threads: one thread at a time may call thread_pool_run, but no item may call it. Forking: a child has no workers, so
 // a pool belongs to the process that opened it.
@@ -41,10 +41,6 @@ enum thread_pool_order {
 // wait: spinning would use up a quota of CPU time. Returns STATUS_EXHAUSTED if the system cannot create a thread.
 enum status thread_pool_open(int threads, const int *cores, bool spins, struct thread_pool **pool_p);
 void thread_pool_close(struct thread_pool *pool); // NULL is fine; no run may be in progress
-
-// Bind the caller to its core for a pass of many runs, and let it use all its cores again.
-void thread_pool_bind_caller(struct thread_pool *pool);
-void thread_pool_free_caller(struct thread_pool *pool);
 
 // Calls fn(arg, item, thread) once for each item of [0, n_items) and returns when all calls have returned. Items see
 // the caller's earlier writes, and the caller sees the items' writes afterwards.
