@@ -70,6 +70,8 @@ static json_t *node_json(const Forepack__V1__NodeInfo *m)
         "pass_rows", (json_int_t)m->pass_rows, "pass_pairs", (json_int_t)m->pass_pairs, "pass_s", m->pass_s,
         "pass_gap_count", (json_int_t)m->pass_gap_count, "pass_gap_s", m->pass_gap_s, "pass_classes",
         pass_classes_json(m));
+    json_object_set_new(node, "cores", *m->cores ? json_string(m->cores) : json_null());
+    json_object_set_new(node, "cores_decided_by", *m->cores ? json_string(m->cores_decided_by) : json_null());
     if (strcmp(m->role, "speculator") != 0) return node;
     json_object_set_new(node, "held_prompts", json_integer((json_int_t)m->held_prompts));
     json_object_set_new(node, "held_kv_blocks", json_integer((json_int_t)m->held_kv_blocks));
@@ -222,6 +224,23 @@ static void print_cost(const Forepack__V1__NodeInfo *n, int name_width)
            n->pass_pair_us);
 }
 
+// Prints the cores of the nodes that compute on the CPU.
+static void print_cores(const Forepack__V1__ClusterInfo *m, int name_width)
+{
+    bool any = false;
+    for (size_t i = 0; i < m->n_nodes; i++) {
+        const Forepack__V1__NodeInfo *n = m->nodes[i];
+        if (!*n->cores) continue;
+        if (!any) printf("\ncores of the compute threads, and what decided\n");
+        any = true;
+        print_name(n, name_width);
+        plain_text_print(stdout, n->cores, INT_MAX, 0);
+        printf(" (");
+        plain_text_print(stdout, n->cores_decided_by, INT_MAX, 0);
+        printf(")\n");
+    }
+}
+
 static void print_calibration(const Forepack__V1__NodeInfo *n, int name_width)
 {
     print_name(n, name_width);
@@ -275,6 +294,7 @@ static void print_nodes(const Forepack__V1__ClusterInfo *m)
     printf("\nmeasured time of a forward pass\n");
     for (size_t i = 0; i < m->n_nodes; i++)
         print_cost(m->nodes[i], name_width);
+    print_cores(m, name_width);
     print_calibrations(m, name_width);
     print_held(m, name_width);
 }

@@ -26,7 +26,7 @@
 #include "cli/up_console.h"
 #include "lib/base/address.h"
 #include "lib/base/clock.h"
-#include "lib/base/cores.h"
+#include "lib/base/cpu_limits.h"
 #include "lib/base/log_writer.h"
 #include "lib/base/mem.h"
 #include "lib/base/secret_file.h"
@@ -102,7 +102,7 @@ static void set_mpi_environment(void)
     // Up to 256 KiB, "none" is two to three times faster than the default. It also needs no ptrace permission.
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     // Ranks that share a core must not spin on it.
-    bool crowded = up_ranks() * up_rank_threads() > cores_count();
+    bool crowded = up_ranks() * up_rank_threads() > cpu_limits_threads(1, 1);
     if (crowded) setenv("OMPI_MCA_mpi_yield_when_idle", "1", 0);
 }
 
@@ -370,8 +370,9 @@ int command_up(int argc, char **argv)
         "to standard error.",
         argc, argv, NULL);
     log_options_apply(&up_flags.log, "up");
-    log_writer_start(log_tell_dropped);
-    enum status status = configure();
+    enum status status = up_flags.cpus ? cpu_limits_restrict(up_flags.cpus) : STATUS_OK;
+    log_writer_start(log_tell_dropped); // its thread has the cores of --cpus, too
+    if (status == STATUS_OK) status = configure();
     if (status == STATUS_OK) status = relay_open();
     int code = 0;
     if (status == STATUS_OK) {

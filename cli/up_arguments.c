@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "cli/companion.h"
-#include "lib/base/cores.h"
+#include "lib/base/cpu_limits.h"
 #include "lib/base/mem.h"
 #include "lib/text/generation.h"
 #include "lib/text/limits.h"
@@ -50,6 +50,8 @@ const struct option up_options[] = {
      .unit = "ranks", .help = "tensor-parallel ranks of a speculator"},
     {.name = "threads", .type = OPTION_INT, .value = &up_flags.threads, .default_text = "0", .max = 4096,
      .help = "compute threads of a rank; 0: the cores divided by the ranks of the larger pool"},
+    {.name = "cpus", .type = OPTION_STRING, .value = &up_flags.cpus, .placeholder = "LIST",
+     .help = "cores that the cluster may use, such as 0-3,8; its nodes divide them; default: the affinity mask"},
     {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &up_flags.token_budget, .default_text = "2048", .min = 1,
      .max = MODEL_ROWS_MAX, .unit = "tokens", .help = "maximum number of tokens of a forward pass, and of a bin"},
     {.name = "max-num-seqs", .type = OPTION_INT, .value = &up_flags.max_seqs, .default_text = "64", .min = 1,
@@ -142,8 +144,8 @@ static const char *const of_router[] = {"served-model-name",
                                         "log-format",
                                         NULL};
 static const char *const of_nodes[] = {
-    "load",         "packed-cache",          "backend",   "dtype",      "max-num-batched-tokens",
-    "max-num-seqs", "enable-prefix-caching", "log-level", "log-format", NULL};
+    "load", "packed-cache", "backend",    "dtype", "max-num-batched-tokens", "max-num-seqs", "enable-prefix-caching",
+    "cpus", "log-level",    "log-format", NULL};
 static const char *const of_workers[] = {"kv-cache-dtype", "kv-blocks", "itl-target-ms", NULL};
 
 struct arguments {
@@ -216,7 +218,7 @@ int up_ranks(void)
 int64_t up_rank_threads(void)
 {
     if (up_flags.threads) return up_flags.threads;
-    int64_t cores = cores_count();
+    int64_t cores = cpu_limits_threads(1, 1);
     int64_t ranks = up_flags.workers * up_flags.tp > up_flags.speculators * up_flags.spec_tp
                         ? up_flags.workers * up_flags.tp
                         : up_flags.speculators * up_flags.spec_tp;

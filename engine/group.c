@@ -9,7 +9,7 @@
 #include "engine/group_mpi.h"
 #include "engine/launch.h"
 #include "lib/base/clock.h"
-#include "lib/base/cores.h"
+#include "lib/base/cpu_limits.h"
 #include "lib/base/log.h"
 #include "lib/base/log_writer.h"
 #include "lib/base/monotonic_cond.h"
@@ -35,8 +35,7 @@ int group_rank_hint(void)
 int group_threads(int requested)
 {
     if (requested > 0) return requested;
-    int share = cores_count() / (sharers ? sharers : launched_host_ranks());
-    return share > 0 ? share : 1;
+    return cpu_limits_threads(sharers ? sharers : launched_host_ranks(), launched_host_ranks());
 }
 
 // Sets defaults of Open MPI that the environment does not set.
@@ -47,7 +46,7 @@ static void set_mpi_defaults(void)
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     // Ranks that spin on a shared core take whole time slices from each other, so they must yield. If every rank has
     // its own core, yielding only adds jitter.
-    bool crowded = launched_host_ranks() >= cores_count();
+    bool crowded = launched_host_ranks() >= cpu_limits_threads(1, 1);
     setenv("OMPI_MCA_mpi_yield_when_idle", crowded ? "1" : "0", 0);
 }
 

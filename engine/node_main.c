@@ -11,6 +11,7 @@
 #include "engine/start_costs.h"
 #include "engine/start_signals.h"
 #include "lib/base/clock.h"
+#include "lib/base/cpu_limits.h"
 #include "lib/base/descriptors.h"
 #include "lib/base/log.h"
 #include "lib/base/log_writer.h"
@@ -63,6 +64,7 @@ void node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct node_opti
     static char host[HOST_NAME_MAX + 1];
     static uint32_t eos[MODEL_MAX_EOS];
     const struct model_config *config = model_get_config(model);
+    const struct host_cores cores = model_host_cores(model);
     struct node_limits limits = node_limits_get(options, model);
     gethostname(host, sizeof host - 1);
     for (int i = 0; i < config->n_eos; i++)
@@ -85,6 +87,8 @@ void node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct node_opti
     hello->kv_blocks = (uint32_t)limits.kv_blocks;
     hello->max_seqs = (uint32_t)limits.max_seqs;
     hello->prefix_cache = limits.prefix_cache;
+    hello->cores = (char *)cores.list;
+    hello->cores_decided_by = (char *)cores.decided_by;
     hello->eos_token_ids = eos;
     hello->n_eos_token_ids = (size_t)config->n_eos;
 }
@@ -106,6 +110,7 @@ static enum status gpu_limits_read(const struct node_options *options, struct gp
     return status == STATUS_OK ? status : status_context(status, "--gpu-fatal-xids");
 }
 
+// Checks the options, and applies --cpus, which must precede the first thread.
 static enum status check_options(const struct node_program *program)
 {
     if (!program->common->model) return status_fail(STATUS_INVALID, "--model: a checkpoint directory is required");
@@ -114,6 +119,7 @@ static enum status check_options(const struct node_program *program)
         return status_fail(STATUS_INVALID, "--node-tls-ca: required with --node-tls-cert and --node-tls-key");
     struct gpu_limits limits = {0};
     TRY(gpu_limits_read(common, &limits));
+    if (common->cpus) TRY(cpu_limits_restrict(common->cpus));
     return program->check ? program->check() : STATUS_OK;
 }
 

@@ -36,6 +36,7 @@ struct node_options {
     char *token_file, *tls_cert, *tls_key, *tls_ca; // see struct node_router
     char *node_id;                                  // name of the node; NULL: ROLE-HOST-SUFFIX
     char *backend, *dtype, *kv_dtype, *packed_cache;
+    char *cpus;                   // see cpu_limits_restrict(); NULL: every core of the affinity mask
     char *gpu_health;             // "drain", "report" or "off"
     char *gpu_fatal_xids;         // see gpu_fatal_xids_parse()
     int64_t gpu_throttle_limit_s; // see gpu_limits.throttle_us; 0: no limit
@@ -70,6 +71,8 @@ struct node_options {
      .help = "where to save packed weights for the next start: a folder, auto (next to the checkpoint) or off"},       \
     {.name = "threads", .type = OPTION_INT, .value = &(o).threads, .default_text = "0", .max = 4096,                   \
      .help = "compute threads of each rank; 0: an equal part of the host's cores"},                                    \
+    {.name = "cpus", .type = OPTION_STRING, .placeholder = "LIST", .value = &(o).cpus,                                 \
+     .help = "cores that the process may use, such as 0-3,8; default: the affinity mask"},                             \
     {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &(o).token_budget,                                 \
      .default_text = default_token_budget, .min = 1, .max = MODEL_ROWS_MAX, .unit = "tokens",                          \
      .help = "token budget: rows of one forward pass; longer prompts are prefilled in chunks"},                        \

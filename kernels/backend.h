@@ -43,8 +43,14 @@ size_t dtype_kv_bytes(enum dtype dtype, int head_size);
 
 struct comm;
 struct backend; // a device context: threads or stream, scratch memory
-struct tensor;  // device memory [max_rows][columns], row-major
-struct weight;  // a matrix in the backend's own packed layout, or a vector of f32
+
+// The cores of compute threads on the host, for logs and reports.
+struct host_cores {
+    const char *list;       // such as "0-3"
+    const char *decided_by; // such as "cpuset, quota 1.5"
+};
+struct tensor; // device memory [max_rows][columns], row-major
+struct weight; // a matrix in the backend's own packed layout, or a vector of f32
 
 // Element type of a tensor. ACTIVATION is the input type of the backend's gemms: f32 in an f32 backend, bf16 in all
 // others. The residual stream, q/k/v before RoPE and logits are F32 everywhere. PARTIAL is for partial sums that
@@ -271,6 +277,8 @@ struct backend_ops {
     // when all calls have returned. `thread` is in [0, host_threads()). A backend has both operations or neither.
     void (*host_run)(struct backend *b, void (*fn)(void *arg, int item, int thread), void *arg, int n_items);
     int (*host_threads)(const struct backend *b);
+    // Returns the cores of these threads, owned by the backend.
+    struct host_cores (*host_cores)(const struct backend *b);
     // Makes `read` into this memory faster, until `close`. The caller must not free the memory before `close`.
     void (*host_pin)(struct backend *b, void *memory, size_t bytes);
     // Waits for all steps, like `read`. Ranks that read nothing use it to notice a failed step.

@@ -7,7 +7,7 @@
 #include <time.h>
 
 #include "lib/base/clock.h"
-#include "lib/base/cores.h"
+#include "lib/base/cpu_limits.h"
 #include "lib/base/descriptors.h"
 #include "lib/base/log_options.h"
 #include "lib/base/log_writer.h"
@@ -436,7 +436,7 @@ static void signals_await(struct front *front, const struct listeners *listeners
 
 static struct intake_pool *router_open_pool(void)
 {
-    int64_t threads = o.tokenise_threads ? o.tokenise_threads : cores_count() / 2;
+    int64_t threads = o.tokenise_threads ? o.tokenise_threads : cpu_limits_threads(1, 1) / 2;
     const struct intake_pool_options pool_options = {
         .threads = threads > 1 || o.tokenise_threads ? (int)threads : 2,
         .max_bytes = (size_t)o.tokenise_queue_mb << 20,

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 #include "lib/base/clock.h"
-#include "lib/base/cores.h"
 #include "lib/base/file_text.h"
 #include "lib/base/log_options.h"
 #include "lib/base/log_writer.h"
@@ -477,82 +476,6 @@ START_TEST(allocating_elsewhere_is_fine)
 }
 END_TEST
 
-START_TEST(every_core_goes_to_one_process)
-{
-    cpu_set_t all, mine, seen;
-    CPU_ZERO(&all);
-    for (int i = 0; i < 7; i++)
-        CPU_SET(3 * i + 1, &all); // 1, 4, ... 19
-    ck_assert_int_eq(cores_at(&all, 0), 1);
-    ck_assert_int_eq(cores_at(&all, 6), 19);
-    for (int processes = 1; processes <= 7; processes++) {
-        CPU_ZERO(&seen);
-        for (int i = 0; i < processes; i++) {
-            ck_assert(cores_share(&all, i, processes, &mine));
-            ck_assert_int_ge(CPU_COUNT(&mine), 7 / processes);
-            ck_assert_int_le(CPU_COUNT(&mine), 7 / processes + 1);
-            cpu_set_t both;
-            CPU_AND(&both, &seen, &mine);
-            ck_assert_int_eq(CPU_COUNT(&both), 0);
-            CPU_OR(&seen, &seen, &mine);
-        }
-        ck_assert(CPU_EQUAL(&seen, &all));
-    }
-    ck_assert(!cores_share(&all, 0, 8, &mine));
-    cores_usable(&all);
-    ck_assert_int_eq(CPU_COUNT(&all), cores_count());
-    ck_assert_int_ge(cores_count(), 1);
-}
-END_TEST
-
-static void topology_write(const char *root, int number, const char *what, int value)
-{
-    char path[256], line[16];
-    snprintf(path, sizeof path, "%s/cpu%d", root, number);
-    mkdir(path, 0700);
-    snprintf(path, sizeof path, "%s/cpu%d/topology", root, number);
-    mkdir(path, 0700);
-    snprintf(path, sizeof path, "%s/cpu%d/topology/%s", root, number, what);
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    fwrite(line, 1, (size_t)snprintf(line, sizeof line, "%d\n", value), file);
-    fclose(file);
-}
-
-// Two sockets of four cores with two threads each, numbered as Linux does: the first threads of all cores, then the
-// second ones.
-START_TEST(processes_share_cores_socket_by_socket)
-{
-    enum { CORES = 4, FIRST_THREADS = 2 * CORES, PROCESSES = 8 };
-    char root[] = "/tmp/check_base.XXXXXX";
-    const char *const machine = cores_topology;
-    cpu_set_t all, mine;
-    ck_assert_ptr_nonnull(mkdtemp(root));
-    CPU_ZERO(&all);
-    for (int i = 0; i < 2 * FIRST_THREADS; i++) {
-        CPU_SET(i, &all);
-        topology_write(root, i, "physical_package_id", i % FIRST_THREADS / CORES);
-        topology_write(root, i, "core_id", i % CORES);
-    }
-    cores_topology = root;
-    for (int i = 0; i < PROCESSES; i++) {
-        ck_assert(cores_share(&all, i, PROCESSES, &mine));
-        ck_assert_int_eq(CPU_COUNT(&mine), 2);
-        ck_assert(CPU_ISSET(i, &mine));
-        ck_assert(CPU_ISSET(i + FIRST_THREADS, &mine));
-    }
-    for (int i = 0; i < 2; i++) { // one socket each
-        ck_assert(cores_share(&all, i, 2, &mine));
-        for (int core = 0; core < 2 * FIRST_THREADS; core++)
-            ck_assert_int_eq(CPU_ISSET(core, &mine) != 0, core % FIRST_THREADS / CORES == i);
-    }
-    cores_topology = machine;
-    char *remove = mem_format("rm -r %s", root);
-    ck_assert_int_eq(system(remove), 0);
-    free(remove);
-}
-END_TEST
-
 SUITE("base")
 {
     TEST(options_take_defaults_and_flags);
@@ -574,6 +497,4 @@ SUITE("base")
     TEST_ABORTS(allocating_where_it_must_not_aborts);
     TEST_ABORTS(libraries_count_as_well);
     TEST(allocating_elsewhere_is_fine);
-    TEST(every_core_goes_to_one_process);
-    TEST(processes_share_cores_socket_by_socket);
 }

@@ -14,6 +14,7 @@
 #include "engine/group.h"
 #include "kernels/convert.h"
 #include "lib/base/cores.h"
+#include "lib/base/cpu_limits.h"
 #include "lib/base/log.h"
 #include "tests/forward.h"
 #include "tests/suite.h"
@@ -172,7 +173,7 @@ START_TEST(ranks_of_a_host_divide_its_cores)
     MUST(comm->ops->all_reduce_sum(comm, used, CPU_SETSIZE) == STATUS_OK);
     for (int c = 0; c < CPU_SETSIZE; c++)
         MUST(used[c] == (float)(!CPU_ISSET(c, &cores_at_start) ? 0 : n < comm->size ? comm->size : 1));
-    MUST(group_threads(0) == (n < comm->size ? 1 : cores_count()));
+    MUST(group_threads(0) == (n < comm->size ? 1 : cpu_limits_threads(1, 1)));
     MUST(group_threads(5) == 5);
 }
 END_TEST

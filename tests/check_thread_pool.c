@@ -35,7 +35,7 @@ START_TEST(every_item_runs_once)
 {
     static const int sizes[] = {0, 1, 2, 3, 7, 64, MAX_ITEMS};
     struct thread_pool *pool;
-    ck_assert_int_eq(thread_pool_open(_i, &pool), STATUS_OK);
+    ck_assert_int_eq(thread_pool_open(_i, NULL, true, &pool), STATUS_OK);
     struct count c = {.threads = _i};
     for (int run = 0; run < RUNS; run++) {
         int n = sizes[run % 7];
@@ -69,7 +69,7 @@ static void delayed_item(void *arg, int item, int thread)
 START_TEST(other_threads_do_the_work_of_a_delayed_thread)
 {
     struct thread_pool *pool;
-    ck_assert_int_eq(thread_pool_open(2, &pool), STATUS_OK);
+    ck_assert_int_eq(thread_pool_open(2, NULL, true, &pool), STATUS_OK);
     for (int order = THREAD_POOL_STATIC; order <= THREAD_POOL_DYNAMIC; order++) {
         struct delayed h = {.items = 100};
         thread_pool_run(pool, (enum thread_pool_order)order, delayed_item, &h, h.items);
@@ -90,7 +90,7 @@ static double process_seconds(void)
 START_TEST(idle_workers_sleep_and_wake_up)
 {
     struct thread_pool *pool;
-    ck_assert_int_eq(thread_pool_open(3, &pool), STATUS_OK);
+    ck_assert_int_eq(thread_pool_open(3, NULL, true, &pool), STATUS_OK);
     struct count c = {.threads = 3};
     thread_pool_run(pool, THREAD_POOL_STATIC, count_item, &c, MAX_ITEMS);
     // Workers spin less and less between tries; a pool that never slept would never pass.
@@ -108,11 +108,24 @@ START_TEST(idle_workers_sleep_and_wake_up)
 }
 END_TEST
 
+START_TEST(a_pool_that_does_not_spin_runs_every_item)
+{
+    struct thread_pool *pool;
+    ck_assert_int_eq(thread_pool_open(3, NULL, false, &pool), STATUS_OK);
+    struct count c = {.threads = 3};
+    for (int run = 0; run < RUNS; run++)
+        thread_pool_run(pool, THREAD_POOL_STATIC, count_item, &c, MAX_ITEMS);
+    for (int i = 0; i < MAX_ITEMS; i++)
+        ck_assert_int_eq(c.times[i], RUNS);
+    thread_pool_close(pool);
+}
+END_TEST
+
 START_TEST(a_pool_may_close_without_a_run)
 {
     for (int i = 0; i < 50; i++) {
         struct thread_pool *pool;
-        ck_assert_int_eq(thread_pool_open(1 + i % 5, &pool), STATUS_OK);
+        ck_assert_int_eq(thread_pool_open(1 + i % 5, NULL, true, &pool), STATUS_OK);
         thread_pool_close(pool);
     }
     thread_pool_close(NULL);
@@ -157,7 +170,7 @@ static void start_item(void *arg, int item, int thread)
 START_TEST(threads_start_with_their_own_range)
 {
     struct thread_pool *pool;
-    ck_assert_int_eq(thread_pool_open(THREADS, &pool), STATUS_OK);
+    ck_assert_int_eq(thread_pool_open(THREADS, NULL, true, &pool), STATUS_OK);
     for (int size = 1; size <= GROUP; size++) {
         struct start s = {.first = {-1, -1, -1}};
         thread_pool_run_groups(pool, start_item, &s, GROUPS, size);
@@ -192,28 +205,46 @@ static void find_places(struct thread_pool *pool, int threads, struct places *p)
     thread_pool_run(pool, THREAD_POOL_STATIC, place_item, p, p->threads);
 }
 
-START_TEST(workers_are_pinned_when_they_fill_the_cores)
+// Opens a pool with one thread on each usable core, in descending order. Returns the number of threads.
+static int open_on_all_cores(struct thread_pool **pool_p, int cores[CPU_SETSIZE])
+{
+    cpu_set_t all;
+    cores_usable(&all);
+    int n = CPU_COUNT(&all);
+    for (int t = 0; t < n; t++)
+        cores[t] = cores_at(&all, n - 1 - t);
+    ck_assert_int_eq(thread_pool_open(n, cores, true, pool_p), STATUS_OK);
+    return n;
+}
+
+START_TEST(workers_are_bound_to_their_cores)
+{
+    static struct places p;
+    int cores[CPU_SETSIZE];
+    cpu_set_t all;
+    cores_usable(&all);
+    struct thread_pool *pool;
+    int n = open_on_all_cores(&pool, cores);
+    if (n < 2) return;
+    find_places(pool, n, &p);
+    ck_assert(CPU_EQUAL(&p.cores[0], &all));
+    for (int t = 1; t < n; t++) {
+        ck_assert_int_eq(CPU_COUNT(&p.cores[t]), 1);
+        ck_assert_int_eq(cores_at(&p.cores[t], 0), cores[t]);
+    }
+    thread_pool_close(pool);
+}
+END_TEST
+
+START_TEST(threads_without_cores_are_not_bound)
 {
     static struct places p;
     cpu_set_t all;
     cores_usable(&all);
-    int n = CPU_COUNT(&all);
     struct thread_pool *pool;
-    ck_assert_int_eq(thread_pool_open(n, &pool), STATUS_OK);
-    find_places(pool, n, &p);
-    cpu_set_t seen;
-    CPU_ZERO(&seen);
-    ck_assert(CPU_EQUAL(&p.cores[0], &all));
-    for (int t = 1; t < n; t++) {
-        ck_assert_int_eq(CPU_COUNT(&p.cores[t]), 1);
-        CPU_OR(&seen, &seen, &p.cores[t]);
-    }
-    ck_assert_int_eq(CPU_COUNT(&seen), n - 1);
-    thread_pool_close(pool);
-
-    ck_assert_int_eq(thread_pool_open(n + 1, &pool), STATUS_OK);
-    find_places(pool, n + 1, &p);
-    for (int t = 0; t <= n; t++)
+    ck_assert_int_eq(thread_pool_open(3, NULL, true, &pool), STATUS_OK);
+    find_places(pool, 3, &p);
+    for (int t = 0; t < 3; t++)
         ck_assert(CPU_EQUAL(&p.cores[t], &all));
     thread_pool_close(pool);
 }
@@ -232,12 +263,12 @@ static void busy_item(void *arg, int item, int thread)
 START_TEST(the_caller_leaves_a_core_that_another_process_uses)
 {
     static struct places p;
+    int cores[CPU_SETSIZE];
     cpu_set_t all, first;
     cores_usable(&all);
-    int n = CPU_COUNT(&all);
-    if (n < 2) return;
+    if (CPU_COUNT(&all) < 2) return;
     CPU_ZERO(&first);
-    CPU_SET(cores_at(&all, 0), &first);
+    CPU_SET(cores_at(&all, CPU_COUNT(&all) - 1), &first);
     pid_t other = fork();
     if (other == 0) {
         prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -246,7 +277,7 @@ START_TEST(the_caller_leaves_a_core_that_another_process_uses)
             continue;
     }
     struct thread_pool *pool;
-    ck_assert_int_eq(thread_pool_open(n, &pool), STATUS_OK);
+    int n = open_on_all_cores(&pool, cores);
     bool left = false;
     for (int tries = 0; tries < 2000 && !left; tries++) {
         thread_pool_run(pool, THREAD_POOL_STATIC, busy_item, NULL, 30 * n);
@@ -269,8 +300,10 @@ SUITE("thread_pool")
     TEST(other_threads_do_the_work_of_a_delayed_thread);
     TEST(every_item_is_in_one_range);
     TEST(threads_start_with_their_own_range);
-    TEST(workers_are_pinned_when_they_fill_the_cores);
+    TEST(workers_are_bound_to_their_cores);
+    TEST(threads_without_cores_are_not_bound);
     TEST(the_caller_leaves_a_core_that_another_process_uses);
     TEST(idle_workers_sleep_and_wake_up);
+    TEST(a_pool_that_does_not_spin_runs_every_item);
     TEST(a_pool_may_close_without_a_run);
 }

@@ -417,6 +417,11 @@ int model_host_threads(const struct model *m)
     return m->backend->ops->host_threads ? m->backend->ops->host_threads(m->backend) : 1;
 }
 
+struct host_cores model_host_cores(const struct model *m)
+{
+    return m->backend->ops->host_cores ? m->backend->ops->host_cores(m->backend) : (struct host_cores){"", ""};
+}
+
 void model_run_on_host(struct model *m, void (*fn)(void *arg, int item, int thread), void *arg, int n_items)
 {
     if (m->backend->ops->host_run) {

@@ -96,6 +96,7 @@ bool model_samples(const struct model *m);
 // threads of the CPU backend, else the calling thread. `thread` is in [0, model_host_threads()). Call it only between
 // passes.
 int model_host_threads(const struct model *m);
+struct host_cores model_host_cores(const struct model *m); // empty if the model is not on the CPU; owned by the model
 void model_run_on_host(struct model *m, void (*fn)(void *arg, int item, int thread), void *arg, int n_items);
 
 // Results of a pass on rank 0. A member is NULL on other ranks, and if the batch does not ask for it. Valid until the

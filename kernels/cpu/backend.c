@@ -6,7 +6,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/cpu.h"
-#include "lib/base/cores.h"
+#include "lib/base/cpu_limits.h"
 
 // ---- tensors --------------------------------------------------------------------------------------------------------
 
@@ -176,6 +176,12 @@ static int cpu_host_threads(const struct backend *b)
     return ((const struct cpu *)b)->threads;
 }
 
+static struct host_cores cpu_host_cores(const struct backend *b)
+{
+    const struct placement *placement = &((const struct cpu *)b)->placement;
+    return (struct host_cores){placement->cores, placement->decided_by};
+}
+
 // ---- opening --------------------------------------------------------------------------------------------------------
 
 static void cpu_close(struct backend *b)
@@ -183,6 +189,7 @@ static void cpu_close(struct backend *b)
     struct cpu *cpu = cpu_of(b);
     prefault_stop(cpu->prefault);
     thread_pool_close(cpu->pool);
+    placement_release(&cpu->placement);
     for (struct tensor *t = cpu->tensors, *next; t; t = next) {
         next = t->next;
         free(t->data);
@@ -227,6 +234,7 @@ static const struct backend_ops cpu_ops = {
     .importance_read = cpu_importance_read,
     .host_run = cpu_host_run,
     .host_threads = cpu_host_threads,
+    .host_cores = cpu_host_cores,
 };
 
 static enum status cpu_scratch_create(struct cpu *cpu)
@@ -262,9 +270,10 @@ enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype
                         .gemm_type = types[dtype],
                         .bf16 = dtype_of_activations(dtype) == DTYPE_BF16};
     cpu->shape.inv_freq = mem_copy(shape->inv_freq, (size_t)shape->head_size / 2 * sizeof *shape->inv_freq);
-    cpu->threads = threads ? threads : cores_count();
+    cpu->threads = threads ? threads : cpu_limits_threads(1, 1);
     cpu->prefetch = stream_candidates[stream_default(cpu->isa)];
-    status = thread_pool_open(cpu->threads, &cpu->pool);
+    placement_make(cpu->threads, &cpu->placement);
+    status = thread_pool_open(cpu->threads, cpu->placement.core, cpu->placement.spins, &cpu->pool);
     if (!status) status = cpu_scratch_create(cpu);
     if (!status) status = cpu_attention_create(cpu);
     if (status) {

@@ -7,6 +7,7 @@
 #include "kernels/backend.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/packed_cache.h"
+#include "kernels/cpu/placement.h"
 #include "kernels/cpu/prefault.h"
 #include "kernels/cpu/stream_tuning.h"
 #include "kernels/cpu/thread_pool.h"
@@ -85,6 +86,7 @@ struct cpu {
     enum gemm_type gemm_type; // contents of the words of matrices
     bool bf16;                // activations, embeddings, K and V are bf16, else f32
     int threads;
+    struct placement placement; // of the pool's threads
     struct thread_pool *pool;
     struct stream_prefetch prefetch; // for weights that are read once
 

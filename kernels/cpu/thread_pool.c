@@ -52,9 +52,9 @@ struct thread_pool {
     struct thread_range *ranges; // [threads]
     struct worker *workers;      // [threads - 1]
 
-    bool pinned;
-    cpu_set_t cores; // the usable cores, if pinned
-    int *core;       // [threads] core of each thread
+    bool spins;
+    int *core;        // [threads] core of each thread, or NULL: the threads are not bound
+    cpu_set_t usable; // mask of the caller
     int64_t core_checked_ns;
 
     // The current run. Written between runs.
@@ -96,16 +96,16 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-// Spins until *word differs from `seen`. Returns false after SPIN_NS.
-static bool spin_until_changed(_Atomic uint32_t *word, uint32_t seen)
+// Spins until *word differs from `seen`. Returns false after SPIN_NS, or at once in a pool that does not spin.
+static bool spin_until_changed(const struct thread_pool *pool, _Atomic uint32_t *word, uint32_t seen)
 {
-    int64_t end = now_ns() + SPIN_NS;
+    int64_t end = pool->spins ? now_ns() + SPIN_NS : 0;
     do {
-        for (int i = 0; i < SPIN_PAUSES; i++) {
+        for (int i = 0; i < SPIN_PAUSES && end; i++) {
             if (atomic_load_explicit(word, memory_order_acquire) != seen) return true;
             pause_cpu();
         }
-    } while (now_ns() < end);
+    } while (end && now_ns() < end);
     return false;
 }
 
@@ -205,8 +205,8 @@ static void caller_change_core(struct thread_pool *pool)
         pool->core[0] = pool->core[with];
         pool->core[with] = core;
         thread_set_core(pool->workers[with - 1].thread, core);
-        thread_set_core(pthread_self(), pool->core[0]); // moves the caller now; the next call unpins it again
-        pthread_setaffinity_np(pthread_self(), sizeof pool->cores, &pool->cores);
+        thread_set_core(pthread_self(), pool->core[0]); // moves the caller now; the next call frees it again
+        pthread_setaffinity_np(pthread_self(), sizeof pool->usable, &pool->usable);
     }
     pool->core_checked_ns = now;
 }
@@ -221,7 +221,7 @@ static void pool_run(struct thread_pool *pool, enum thread_pool_order order, thr
         return;
     }
     INVARIANT(!atomic_load(&pool->left), "a run starts while another has %u items left", atomic_load(&pool->left));
-    if (pool->pinned) caller_change_core(pool);
+    if (pool->core) caller_change_core(pool);
     pool->fn = fn;
     pool->arg = arg;
     pool->no_alloc = no_alloc_active();
@@ -237,7 +237,7 @@ static void pool_run(struct thread_pool *pool, enum thread_pool_order order, thr
     if (atomic_load(&pool->sleepers)) futex_wake(&pool->epoch, INT_MAX);
     pool_work(pool, 0);
     for (uint32_t left; (left = atomic_load(&pool->left)) != 0;) {
-        if (spin_until_changed(&pool->left, left)) continue;
+        if (spin_until_changed(pool, &pool->left, left)) continue;
         atomic_store(&pool->caller_sleeps, true);
         futex_wait(&pool->left, left);
         atomic_store(&pool->caller_sleeps, false);
@@ -261,7 +261,7 @@ static void *worker_main(void *arg)
     struct worker *worker = arg;
     struct thread_pool *pool = worker->pool;
     for (uint32_t seen = 0;;) {
-        if (!spin_until_changed(&pool->epoch, seen)) {
+        if (!spin_until_changed(pool, &pool->epoch, seen)) {
             atomic_fetch_add(&pool->sleepers, 1);
             while (atomic_load(&pool->epoch) == seen)
                 futex_wait(&pool->epoch, seen);
@@ -286,7 +286,7 @@ static enum status workers_start(struct thread_pool *pool)
         error = pthread_create(&pool->workers[i].thread, NULL, worker_main, &pool->workers[i]);
         if (error) break;
         pool->started++;
-        if (pool->pinned) thread_set_core(pool->workers[i].thread, pool->core[i + 1]);
+        if (pool->core) thread_set_core(pool->workers[i].thread, pool->core[i + 1]);
     }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!error) return STATUS_OK;
@@ -294,7 +294,7 @@ static enum status workers_start(struct thread_pool *pool)
                        strerror(error));
 }
 
-enum status thread_pool_open(int threads, struct thread_pool **pool_p)
+enum status thread_pool_open(int threads, const int *cores, bool spins, struct thread_pool **pool_p)
 {
     struct thread_pool *pool = aligned_alloc(CACHE_LINE, sizeof *pool);
     struct thread_range *ranges = aligned_alloc(CACHE_LINE, (size_t)threads * sizeof *ranges);
@@ -308,11 +308,9 @@ enum status thread_pool_open(int threads, struct thread_pool **pool_p)
     pool->threads = threads;
     pool->ranges = ranges;
     pool->workers = mem_alloc_array((size_t)threads, sizeof *pool->workers);
-    pool->core = mem_alloc_array((size_t)threads, sizeof *pool->core);
-    cores_usable(&pool->cores);
-    pool->pinned = CPU_COUNT(&pool->cores) == threads;
-    for (int t = 0; pool->pinned && t < threads; t++)
-        pool->core[t] = cores_at(&pool->cores, t);
+    pool->spins = spins;
+    if (cores && threads > 1) pool->core = mem_copy(cores, (size_t)threads * sizeof *cores);
+    cores_usable(&pool->usable);
     enum status status = workers_start(pool);
     if (status) {
         thread_pool_close(pool);

@@ -9,16 +9,15 @@
 // Other processes: a thread that loses its core in the middle of an item delays the whole run by a time slice. So each
 // thread calls sched_yield() every millisecond between items.
 //
-// Core placement: if `threads` equals the number of usable cores, each worker is pinned to its own core, which keeps
-// memory near the thread that touched it first. The caller gets the remaining core, but is not pinned, since threads
-// that it creates would inherit the mask. If another process keeps using that core, the caller swaps cores with a
-// worker, because every run waits for the caller. With any other number of threads no thread is pinned: two processes
-// that each pinned half a machine would choose the same half.
+// Core placement: each worker is bound to its core, which keeps memory near the thread that touched it first. The
+// caller gets the first core, but is not bound: threads that it creates would inherit the mask, and a bound caller
+// could not leave a core that another process uses. If that process stays, the caller swaps cores with a worker.
 //
 // Threads: one thread at a time may call thread_pool_run, but no item may call it. Forking: a child has no workers, so
 // a pool belongs to the process that opened it.
 #pragma once
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include "lib/base/status.h"
@@ -37,8 +36,10 @@ enum thread_pool_order {
     THREAD_POOL_DYNAMIC,
 };
 
-// Opens a pool. `threads` >= 1 includes the caller. Returns STATUS_EXHAUSTED if the system cannot create a thread.
-enum status thread_pool_open(int threads, struct thread_pool **pool_p);
+// Opens a pool. `threads` >= 1 includes the caller. cores [threads] has the core of each thread, the caller first. If
+// it is NULL, or there is one thread, no thread is bound. A pool that does not `spin` sleeps at once when it has to
+// wait: spinning would use up a quota of CPU time. Returns STATUS_EXHAUSTED if the system cannot create a thread.
+enum status thread_pool_open(int threads, const int *cores, bool spins, struct thread_pool **pool_p);
 void thread_pool_close(struct thread_pool *pool); // NULL is fine; no run may be in progress
 
 // Calls fn(arg, item, thread) once for each item of [0, n_items) and returns when all calls have returned. Items see

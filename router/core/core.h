@@ -46,7 +46,8 @@ enum { NODE_MEASURED_MAX = 16 };
 struct node_hello {
     char node_id[128], host[128], version[32];
     char backend[16], dtype[16], kv_dtype[16];
-    uint64_t instance; // random number that the process drew when it started
+    char cores[128], cores_decided_by[128]; // of the compute threads, for status
+    uint64_t instance;                      // random number that the process drew when it started
     enum node_role role;
     int ranks;
     uint64_t model_fingerprint, tokenizer_fingerprint;

@@ -185,6 +185,8 @@ static void node_fill(const struct node_status *node, int64_t now_us, Forepack__
     m->host = (char *)node->hello.host;
     m->ranks = (uint32_t)node->hello.ranks;
     m->dtype = (char *)node->hello.dtype;
+    m->cores = (char *)node->hello.cores;
+    m->cores_decided_by = (char *)node->hello.cores_decided_by;
     m->token_budget = (uint32_t)node->hello.token_budget;
     m->kv_blocks = (uint32_t)node->hello.kv_blocks;
     m->kv_blocks_free = (uint32_t)node->kv_blocks_free;

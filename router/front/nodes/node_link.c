@@ -131,9 +131,10 @@ static enum status hello_read(const Forepack__Cluster__V1__Hello *m, struct node
     if (!name_copy(h->node_id, sizeof h->node_id, m->node_id) || !h->node_id[0] ||
         !name_copy(h->host, sizeof h->host, m->host) || !name_copy(h->version, sizeof h->version, m->version) ||
         !name_copy(h->backend, sizeof h->backend, m->backend) || !name_copy(h->dtype, sizeof h->dtype, m->dtype) ||
-        !name_copy(h->kv_dtype, sizeof h->kv_dtype, m->kv_dtype)) {
-        return status_fail(STATUS_INVALID, "node_id, host, version, backend, dtype and kv_dtype must be short UTF-8 "
-                                           "without control characters, node_id not empty");
+        !name_copy(h->kv_dtype, sizeof h->kv_dtype, m->kv_dtype) || !name_copy(h->cores, sizeof h->cores, m->cores) ||
+        !name_copy(h->cores_decided_by, sizeof h->cores_decided_by, m->cores_decided_by)) {
+        return status_fail(STATUS_INVALID, "node_id, host, version, backend, dtype, kv_dtype and cores must be short "
+                                           "UTF-8 without control characters, node_id not empty");
     }
     TRY(hello_check_protocol(m));
     hello_read_calibration(m->calibration, &h->calibration);
