@@ -113,15 +113,18 @@
 
   // --- bins
 
-  const BAR = 16, HANG_MAX = 40, GROUPS = [
-    { field: "score_bins", role: "speculator", name: "Scored by speculators", none: "No speculator has scored a prompt yet. Requests with prefill “auto” or “on” are scored." },
-    { field: "prefill_bins", role: "worker", name: "Prefilled by worker groups", none: "No prompt has been packed yet. Send one: forepack generate --prompt \"Hello\"" },
+  const BAR = 16, HANG_MAX = 40, BINS = 8;
+  const FILL = "forepack bench serve --prompt-tokens 200,500,1000,1500 --max-tokens 32 --prefill on --keep-rate 0.3 --concurrency 16 --requests 1000 --load-seed $RANDOM";
+  const GROUPS = [
+    { field: "score_bins", role: "speculator", name: "Scored by speculators", none: "No speculator has scored a prompt yet. Each bin of prompts that speculators score will appear here. Requests with prefill “auto” or “on” are scored." },
+    { field: "prefill_bins", role: "worker", name: "Prefilled by worker groups", none: "No prompt has been packed yet. Each bin of prompts that worker groups prefill will appear here." },
   ];
 
   function groupCreate(group) {
     group.about = element("p", { class: "dim small" });
     group.list = element("div");
-    group.card = element("div", { class: "card group" }, element("header", {}, element("h3", {}, group.name), group.about), group.list);
+    group.hint = element("p", { class: "dim small hint" });
+    group.card = element("div", { class: "card group" }, element("header", {}, element("h3", {}, group.name), group.about), group.list, group.hint);
     group.drawn = new Map();
     $("bins").append(group.card);
   }
@@ -156,7 +159,7 @@
     const cached = !pruned && rows < tokens ? ", " + number(rows) + " to compute" : "";
     g.append(title("prompt of " + plural(tokens, "token") + (pruned ? ", " + number(kept) + " kept" : "") + cached));
     svg.append(g);
-    return pruned ? hang + 3 : 0;
+    return pruned && inner > 2 ? hang + 3 : 0;
   }
 
   function binDraw(bin, width, budget) {
@@ -188,10 +191,21 @@
     return [key, row];
   }
 
+  // Says why the bars are few or nearly empty, and how to fill them.
+  function hintDraw(group, recent) {
+    const rows = recent.reduce((sum, bin) => sum + bin.rows, 0), tokens = ([n, kept]) => (kept > 0 ? kept : n);
+    const prompts = recent.reduce((sum, bin) => sum + bin.prompts.reduce((all, prompt) => all + tokens(prompt), 0), 0);
+    const cached = rows < prompts / 4, few = group.role === "worker" && recent.length < BINS;
+    const why = cached ? "These bins are short because the prefix cache has most rows of their prompts. " : "";
+    group.hint.hidden = !cached && !few;
+    group.hint.replaceChildren(why + "To see full bins, send prompts that no cache has: ", element("code", {}, FILL));
+  }
+
   function groupDraw(group, snapshot) {
     const bins = snapshot[group.field], used = snapshot.nodes.some((n) => n.role === group.role) || bins.bins > 0;
     group.card.hidden = !used && group.role === "speculator";
     group.about.textContent = bins.bins ? plural(bins.bins, "bin") + ", " + plural(bins.items, "prompt") + ", " + percent(bins.tokens / bins.capacity_tokens) + " full" : "";
+    hintDraw(group, bins.recent);
     if (!bins.recent.length) {
       group.list.replaceChildren(element("p", { class: "empty" }, group.none));
       return;
@@ -232,7 +246,7 @@
     const rows = Object.entries(snapshot.pools).map(([role, p]) => {
       const all = snapshot.nodes.filter((n) => n.role === role).length, used = utilisation(p, before[role]);
       const queue = p.queue_s === null ? "–" : duration(p.queue_s);
-      return element("tr", {}, head(names[role] || role), cell(p.nodes + " of " + all), cell(number(p.waiting)), cell(queue), cell(used === null ? "–" : meter(used, percent(used))));
+      return element("tr", {}, head(names[role] || role), cell(p.nodes + " of " + all), cell(number(p.waiting)), cell(queue), cell(used === null ? "…" : meter(used, percent(used))));
     });
     $("pools").replaceChildren(...rows);
   }
@@ -251,8 +265,8 @@
     const name = head(node.node_id);
     name.title = node.node_id + " on " + node.host + ", " + plural(node.ranks, "rank");
     return element("tr", {}, name, cell(node.role, "text extra"), cell(element("span", { class: "state", "data-state": kind }, node.state), "text"),
-      cell(g ? meter(g.busy, percent(g.busy)) : "–"), cell(number(node.running) + " of " + number(node.max_seqs), "extra"),
-      cell(kv === null ? "–" : meter(kv, percent(kv), true)), cell(g ? rate(g.prompt) : "–", "extra"), cell(g ? rate(g.output) : "–", "extra"));
+      cell(g ? meter(g.busy, percent(g.busy)) : "…"), cell(number(node.running) + " of " + number(node.max_seqs), "extra"),
+      cell(kv === null ? "–" : meter(kv, percent(kv), true)), cell(g ? rate(g.prompt) : "…", "extra"), cell(g ? rate(g.output) : "…", "extra"));
   }
 
   function nodesDraw(snapshot) {
