@@ -15,7 +15,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/thread.h"
 
-enum { KINDS_MAX = 32, EVENTS = 256, TICK_MS = 10 };
+enum { KINDS_MAX = 32, EVENTS = 256, TICK_MS = 1 };
 
 struct script {
     const struct hostile_kind *kind;

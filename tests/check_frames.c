@@ -215,6 +215,31 @@ START_TEST(concurrent_calls_are_bounded)
 }
 END_TEST
 
+// A server that goes away ignores later calls without ending them. They must not count for ever.
+START_TEST(calls_after_goaway_are_not_counted)
+{
+    static const uint8_t all[8] = {0x7f, 0xff, 0xff, 0xff}, third[8] = {0, 0, 0, 3};
+    uint8_t bytes[32];
+    piece = (size_t)_i;
+    greet();
+    OK(call(1));
+    OK(call(3));
+    frames_send(&f, bytes, frame_write(bytes, GOAWAY, 0, 0, all, sizeof all)); // the first of two
+    OK(call(5));
+    ck_assert_int_eq(f.n_calls, 3);
+    size_t size = frame_write(bytes, GOAWAY, 0, 0, third, sizeof third);
+    for (size_t i = 0; i < size; i++)
+        frames_send(&f, bytes + i, 1);
+    ck_assert_int_eq(f.n_calls, 2);
+    for (uint32_t i = 0; i < 2 * MAX_CALLS; i++)
+        OK(call(2 * i + 7));
+    ck_assert_int_eq(f.n_calls, 2);
+    sent(HEADERS_FRAME, END_STREAM, 1, 3);
+    sent(HEADERS_FRAME, END_STREAM, 3, 3);
+    ck_assert_uint_eq(frames_held_bytes(&f), FRAMES_CONNECTION_BYTES);
+}
+END_TEST
+
 START_TEST(headers_are_bounded_over_continuations)
 {
     piece = (size_t)_i;
@@ -489,6 +514,7 @@ SUITE("frames")
     LOOP(a_block_of_the_largest_size_passes, 0, 2);
     LOOP(frames_that_carry_nothing_are_bounded, 0, 2);
     LOOP(empty_continuations_are_bounded, 0, 2);
+    LOOP(calls_after_goaway_are_not_counted, 0, 2);
     LOOP(resets_are_bounded, 0, 2);
     LOOP(old_calls_may_be_reset, 0, 2);
     LOOP(every_ended_call_may_be_reset, 0, 2);

@@ -171,6 +171,7 @@ static enum frames_found call_open(struct frames *f, uint32_t id)
     if (id % 2 == 0) return FRAMES_BAD;
     if (f->n_calls >= f->limits->max_calls) return FRAMES_TOO_MANY_CALLS;
     f->last_id = id;
+    if (id > f->served_id) return empty_charge(f, 0); // C-core ignores the call and never ends it
     call_add(f, id);
     empty_earn(f);
     return FRAMES_OK;
@@ -380,7 +381,8 @@ static enum frames_found preface_take(struct frames *f, const uint8_t *bytes, si
 
 void frames_init(struct frames *f, const struct frames_limits *limits, int64_t now_us)
 {
-    *f = (struct frames){.limits = limits, .held_bytes = FRAMES_CONNECTION_BYTES, .since_us = now_us};
+    *f = (struct frames){
+        .limits = limits, .held_bytes = FRAMES_CONNECTION_BYTES, .since_us = now_us, .served_id = UINT32_MAX};
     f->empty = (struct frames_allowance){limits->max_empty, now_us};
     f->resets = (struct frames_allowance){limits->max_resets, now_us};
     header_counter_init(&f->headers, limits->max_header_bytes, limits->max_headers);
@@ -406,6 +408,30 @@ enum frames_found frames_receive(struct frames *f, const uint8_t *bytes, size_t 
     return found;
 }
 
+// Reads the last stream that the server still serves: the first four bytes of GOAWAY.
+static void goaway_add(struct frames *f, const uint8_t *bytes, size_t size)
+{
+    size_t at = f->out.size - f->out.left;
+    for (size_t i = 0; i < size && at + i < sizeof f->goaway_id; i++)
+        f->goaway_id = f->goaway_id << 8 | bytes[i];
+}
+
+// Removes the calls that the server ignores, because it never ends them.
+static void goaway_end(struct frames *f)
+{
+    if (f->goaway_id < f->served_id) f->served_id = f->goaway_id;
+    f->goaway_id = 0;
+    for (int i = 0; i < f->n_places;) {
+        int n_places = f->n_places;
+        uint32_t id = f->calls[i].id;
+        if (id > f->served_id) call_remove(f, id); // moves other calls
+        if (f->n_places != n_places)
+            i = 0;
+        else if (id <= f->served_id)
+            i++;
+    }
+}
+
 void frames_send(struct frames *f, const uint8_t *bytes, size_t size)
 {
     struct frames_reader *r = &f->out;
@@ -415,11 +441,13 @@ void frames_send(struct frames *f, const uint8_t *bytes, size_t size)
             if (r->head_size < FRAME_HEAD_BYTES) return;
         } else {
             n = size - at < r->left ? size - at : r->left;
+            if (r->type == GOAWAY) goaway_add(f, bytes + at, n);
             r->left -= (uint32_t)n;
         }
         if (r->left) continue;
         r->head_size = 0;
         f->greeted = true;
+        if (r->type == GOAWAY) goaway_end(f);
         bool data = r->type == DATA || r->type == HEADERS;
         if (data || ((r->type == PING || r->type == SETTINGS) && !(r->flags & ACK))) empty_earn(f);
         if (data && r->flags & END_STREAM) reset_earn(f);

@@ -68,6 +68,8 @@ struct frames {
     struct frames_reader in, out;
     uint8_t preface; // bytes received of the client's preface
     uint32_t last_id;
+    uint32_t goaway_id; // the last stream that the server still serves, by the GOAWAY frame that it sends now
+    uint32_t served_id; // the lowest such stream of all GOAWAY frames; UINT32_MAX: none was sent
     struct header_counter headers;
     uint32_t block_id;         // stream of the unfinished header block; 0: there is none
     bool block_ends;           // the block's HEADERS frame ends the client's side

@@ -21,8 +21,8 @@
 
 // C-core takes up to 25 us for a frame, so a slice of a busy connection delays other connections for less than 1 ms.
 enum {
-    SLICE_BYTES = 2048, // read at once from a connection that is new or busy
-    SLICE_FRAMES = 8,   // frames other than DATA in one read that make a connection busy
+    SLICE_BYTES = 4096, // read at once from a connection that is new or busy
+    SLICE_FRAMES = 16,  // frames other than DATA in one read that make a connection busy
 };
 enum { TLS_BYTES = 32 << 10 }; // memory of a TLS connection, in addition to FRAMES_CONNECTION_BYTES
 
@@ -170,12 +170,11 @@ static void goodbye_send(struct net_socket *s, enum frames_found found)
     pthread_mutex_lock(&s->mutex);
     size_t size = frames_goodbye(&s->frames, found, bytes);
     pthread_mutex_unlock(&s->mutex);
-    const struct iovec part = {bytes, size};
     if (s->tls.ssl)
-        net_tls_stream_write(&s->tls, &part, 1);
+        net_tls_stream_write_last(&s->tls, bytes, size);
     else
         send(s->fd, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT);
-    atomic_store(&s->ended, true); // C-core sends no more
+    atomic_store(&s->ended, true); // C-core's next send fails, so that nothing follows the reason
     pthread_mutex_unlock(&s->io);
 }
 
@@ -289,6 +288,8 @@ void net_socket_watched(struct net_socket *s, int epoll_fd, const struct epoll_e
 ssize_t net_socket_receive(struct net_socket *s, struct msghdr *m, int flags)
 {
     size_t control_room = m->msg_controllen;
+    if (flags & MSG_ERRQUEUE) return net_libc_recvmsg(s->fd, m, flags); // reports of the system, no bytes of the client
+    if (flags & MSG_PEEK) return fail_with(EINVAL);                     // the same bytes would be checked twice
     if (atomic_load(&s->ended)) return fail_with(ECONNRESET);
     if (!net_turn_begin(&s->sockets->turns, &s->turn)) return fail_with(EAGAIN);
     uint64_t n_control = s->frames.n_control; // only this thread changes it
@@ -324,6 +325,10 @@ static void frames_sent(struct net_socket *s, const struct msghdr *m, size_t siz
 ssize_t net_socket_send(struct net_socket *s, const struct msghdr *m, int flags)
 {
     pthread_mutex_lock(&s->io);
+    if (atomic_load(&s->ended)) {
+        pthread_mutex_unlock(&s->io);
+        return fail_with(EPIPE);
+    }
     ssize_t n =
         s->tls.ssl ? net_tls_stream_write(&s->tls, m->msg_iov, m->msg_iovlen) : net_libc_sendmsg(s->fd, m, flags);
     int error = errno;

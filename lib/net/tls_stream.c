@@ -5,6 +5,7 @@
 #include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
@@ -51,7 +52,8 @@ static int bio_read(BIO *bio, char *to, int size)
     struct bio_socket *s = BIO_get_data(bio);
     if (size <= 0) return 0;
     ssize_t n = recv(s->fd, to, (size_t)size, 0);
-    s->drained = n > 0 && n < size;
+    struct pollfd end = {.fd = s->fd, .events = POLLRDHUP}; // the end of the input that came with the last bytes
+    s->drained = n > 0 && n < size && poll(&end, 1, 0) == 0;
     return bio_result(bio, n, BIO_FLAGS_READ);
 }
 
@@ -261,7 +263,14 @@ ssize_t net_tls_stream_write(struct net_tls_stream *stream, const struct iovec *
         if (size == 0) return (ssize_t)sent;
         ERR_clear_error();
         int result = SSL_write_ex(stream->ssl, bytes, size, &n);
+        stream->half_sent = result != 1;
         if (result != 1) return sent ? (ssize_t)sent : stream_fail(stream->ssl, result, EPIPE);
         sent += n;
     }
+}
+
+void net_tls_stream_write_last(struct net_tls_stream *stream, const void *bytes, size_t size)
+{
+    const struct iovec part = {(void *)bytes, size};
+    if (!stream->half_sent) net_tls_stream_write(stream, &part, 1);
 }

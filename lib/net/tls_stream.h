@@ -20,8 +20,9 @@ enum net_tls_wait net_tls_handshake(SSL *ssl);
 char *net_tls_peer_name(const SSL *ssl);
 
 struct net_tls_stream {
-    SSL *ssl;      // owned; NULL: plain text
-    int n_records; // records received since the client's last data bytes
+    SSL *ssl;       // owned; NULL: plain text
+    int n_records;  // records received since the client's last data bytes
+    bool half_sent; // OpenSSL keeps a record that the socket has not taken whole
 };
 
 void net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl); // the stream must not move in memory afterwards
@@ -31,3 +32,6 @@ ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *p
 // Returns true if, after a read, no bytes are left until the socket's next event.
 bool net_tls_stream_is_drained(const struct net_tls_stream *stream);
 ssize_t net_tls_stream_write(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts);
+// Writes the last bytes of the connection. Writes nothing if a record is half sent, because OpenSSL would take the
+// bytes for the rest of that record.
+void net_tls_stream_write_last(struct net_tls_stream *stream, const void *bytes, size_t size);
