@@ -3,8 +3,7 @@
 # Makes the pictures of docs/how-it-works.md. Runs a cluster of the demo models on this machine, sends requests,
 # measures a packed bin, and draws what the programs report. Takes about a minute on two idle cores.
 #
-# Usage: bench/pictures.sh [--out DIR] [--data DIR] [--bin DIR] [--port P] [--documents N]
-#                          [--threads N]
+# Usage: bench/pictures.sh [--out DIR] [--data DIR] [--bin DIR] [--port P] [--documents N] [--threads N]
 #   --out DIR       folder for the four SVG files (default docs/pictures)
 #   --data DIR      also keep the JSON that they are drawn from, in this folder
 #   --bin DIR       folder of the programs (default build/release/bin)
@@ -31,13 +30,13 @@ while [ $# -gt 0 ]; do
         esac
         shift 2
         ;;
-    --help) sed -n '3,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help) sed -n '3,13s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "unknown option '$1' (--help lists all)" >&2; exit 2 ;;
     esac
 done
 [[ $n_documents =~ ^[1-9][0-9]?$ ]] || { echo "--documents $n_documents: expected a number from 1 to 99" >&2; exit 2; }
-[[ $first_port =~ ^[1-9][0-9]{3,4}$ ]] && [ "$first_port" -lt 65000 ] ||
-    { echo "--port $first_port: expected a number from 1000 to 64999" >&2; exit 2; }
+[[ $first_port =~ ^[1-9][0-9]{3}$|^[1-5][0-9]{4}$ ]] ||
+    { echo "--port $first_port: expected a number from 1000 to 59999" >&2; exit 2; }
 [[ $threads =~ ^[0-9]{1,3}$ ]] || { echo "--threads $threads: expected a number from 0 to 999" >&2; exit 2; }
 [ -x "$bin/forepack" ] ||
     { echo "there is no program $bin/forepack: build it, or name its folder with --bin" >&2; exit 1; }
