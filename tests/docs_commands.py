@@ -137,7 +137,8 @@ class Page:
                 code = process.wait(seconds or LIMIT_S)
             except subprocess.TimeoutExpired:
                 code = 0 if seconds else "none after %d s" % LIMIT_S
-            kill(process)
+            finally:
+                kill(process)
             output.seek(0)
             errors.seek(0)
             return code, output.read(), errors.read()
@@ -234,6 +235,7 @@ def main():
     if "FOREPACK_DOCS_NAMESPACE" not in os.environ:
         enter_namespace()
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by SIGTERM")) # started programs are ended first
     bin_path, *pages = sys.argv[1:]
     failed = sum(Page(os.path.abspath(bin_path), page).run_blocks() for page in pages or PAGES)
     print("%d blocks failed" % failed)
