@@ -303,7 +303,6 @@ static enum frames_found frame_begin(struct frames *f)
     const struct frames_reader *in = &f->in;
     f->pad = f->skip = 0;
     f->pad_pending = f->carries = false;
-    f->n_control += in->type != DATA;
     if (f->block_id && (in->type != CONTINUATION || in->id != f->block_id)) return FRAMES_BAD;
     if (in->type != DATA && in->size > CONTROL_BYTES_MAX) return FRAMES_BAD;
     switch (in->type) {

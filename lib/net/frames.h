@@ -80,7 +80,6 @@ struct frames {
     int n_calls, n_places;     // calls in the table; size of the table, a power of two
     struct frames_call *calls; // [n_places]
     struct frames_allowance empty, resets;
-    uint64_t n_control;       // frames of the client other than DATA, which cost CPU time
     size_t held_bytes;        // memory held for the connection, without the unfinished header block
     int64_t now_us, since_us; // time of the last bytes; start of the frame or header block that contains them
 };

@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 
 #include "lib/base/clock.h"
 #include "lib/base/descriptors.h"
@@ -17,20 +16,13 @@
 #include "lib/base/mem.h"
 #include "lib/net/tls.h"
 #include "lib/net/tls_stream.h"
-#include "lib/net/turns.h"
 
-// C-core takes up to 25 us for a frame, so a slice of a busy connection delays other connections for less than 1 ms.
-enum {
-    SLICE_BYTES = 4096, // read at once from a connection that is new or busy
-    SLICE_FRAMES = 16,  // frames other than DATA in one read that make a connection busy
-};
 enum { TLS_BYTES = 32 << 10 }; // memory of a TLS connection, in addition to FRAMES_CONNECTION_BYTES
 
 struct net_sockets {
     atomic_int refs;
     struct net_sockets_options options; // the limits are borrowed by every socket
     struct address_counts *addresses;   // NULL: no bound
-    struct net_turns turns;             // of busy connections
     pthread_mutex_t mutex;              // guards what follows
     struct net_socket *first;
     int n;
@@ -51,8 +43,6 @@ struct net_socket {
     atomic_llong unfinished_us; // start of the oldest unfinished frame or header block; INT64_MAX: none
     pthread_mutex_t io;         // held while bytes are sent, and with TLS while they are received
     struct net_tls_stream tls;
-    struct net_turn turn;
-    bool narrow; // the next read takes SLICE_BYTES; used by the receiving thread
 
     pthread_mutex_t mutex; // guards what follows; locked after `io`
     struct frames frames;
@@ -243,56 +233,22 @@ static void report_queue(struct msghdr *m, bool empty)
     memcpy(CMSG_DATA(report), &(int){!empty}, sizeof(int));
 }
 
-static ssize_t receive_plain(struct net_socket *s, struct msghdr *m, int flags)
-{
-    struct iovec part = m->msg_iov[0];
-    if (!s->narrow || m->msg_iovlen == 0) return net_libc_recvmsg(s->fd, m, flags);
-    if (part.iov_len > SLICE_BYTES) part.iov_len = SLICE_BYTES;
-    struct msghdr slice = *m;
-    slice.msg_iov = &part;
-    slice.msg_iovlen = 1;
-    ssize_t n = net_libc_recvmsg(s->fd, &slice, flags);
-    m->msg_controllen = slice.msg_controllen;
-    m->msg_flags = slice.msg_flags;
-    return n;
-}
-
 static ssize_t receive_bytes(struct net_socket *s, struct msghdr *m, int flags)
 {
-    if (!s->tls.ssl) return receive_plain(s, m, flags);
+    if (!s->tls.ssl) return net_libc_recvmsg(s->fd, m, flags);
     m->msg_flags = 0;
     pthread_mutex_lock(&s->io);
-    ssize_t n = net_tls_stream_read(&s->tls, m->msg_iov, m->msg_iovlen, s->narrow ? SLICE_BYTES : SIZE_MAX);
+    ssize_t n = net_tls_stream_read(&s->tls, m->msg_iov, m->msg_iovlen);
     report_queue(m, n > 0 && net_tls_stream_is_drained(&s->tls));
     pthread_mutex_unlock(&s->io);
     return n;
 }
 
-// Lets a busy connection wait for its turn if the system has more bytes of it.
-static void take_turns(struct net_socket *s, struct msghdr *m, size_t control_room, uint64_t n_control)
-{
-    int more = 0;
-    s->narrow = n_control > SLICE_FRAMES;
-    if (!s->narrow || ioctl(s->fd, FIONREAD, &more) != 0 || more == 0) return;
-    m->msg_controllen = control_room;
-    report_queue(m, true);
-    net_turn_await(&s->sockets->turns, &s->turn);
-}
-
-void net_socket_watched(struct net_socket *s, int epoll_fd, const struct epoll_event *event)
-{
-    s->turn.event = *event;
-    s->turn.epoll_fd = epoll_fd;
-}
-
 ssize_t net_socket_receive(struct net_socket *s, struct msghdr *m, int flags)
 {
-    size_t control_room = m->msg_controllen;
     if (flags & MSG_ERRQUEUE) return net_libc_recvmsg(s->fd, m, flags); // reports of the system, no bytes of the client
     if (flags & MSG_PEEK) return fail_with(EINVAL);                     // the same bytes would be checked twice
     if (atomic_load(&s->ended)) return fail_with(ECONNRESET);
-    if (!net_turn_begin(&s->sockets->turns, &s->turn)) return fail_with(EAGAIN);
-    uint64_t n_control = s->frames.n_control; // only this thread changes it
     ssize_t n = receive_bytes(s, m, flags);
     if (n <= 0) return n;
     await_sender(s, (size_t)n);
@@ -304,9 +260,7 @@ ssize_t net_socket_receive(struct net_socket *s, struct msghdr *m, int flags)
         return fail_with(ECONNRESET);
     }
     budget_update(s);
-    if (atomic_load(&s->ended)) return fail_with(ECONNRESET);
-    take_turns(s, m, control_room, s->frames.n_control - n_control);
-    return n;
+    return atomic_load(&s->ended) ? fail_with(ECONNRESET) : n;
 }
 
 // --- sending
@@ -349,8 +303,6 @@ bool net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl, const struct
     atomic_fetch_add(&sockets->refs, 1);
     s->sockets = sockets;
     s->fd = fd;
-    s->turn = (struct net_turn){.fd = fd, .epoll_fd = -1};
-    s->narrow = true;
     s->address = address->sin6_addr;
     peer_format(s, address);
     s->name = ssl ? net_tls_peer_name(ssl) : NULL;
@@ -397,7 +349,6 @@ void net_socket_closing(struct net_socket *s)
     s->closed = true;
     pthread_mutex_unlock(&s->mutex);
     peer_leave(&s->budget);
-    net_turn_leave(&s->sockets->turns, &s->turn);
     socket_unlink(s);
     net_socket_unref(s);
 }
@@ -423,7 +374,6 @@ struct net_sockets *net_sockets_create(const struct net_sockets_options *options
     sockets->options = *options;
     sockets->addresses = address_counts_open(options->max_per_address);
     pthread_mutex_init(&sockets->mutex, NULL);
-    net_turns_init(&sockets->turns);
     return sockets;
 }
 
@@ -432,7 +382,6 @@ void net_sockets_unref(struct net_sockets *sockets)
     if (!sockets || atomic_fetch_sub(&sockets->refs, 1) != 1) return;
     address_counts_close(sockets->addresses);
     pthread_mutex_destroy(&sockets->mutex);
-    net_turns_fini(&sockets->turns);
     free(sockets);
 }
 
@@ -451,7 +400,6 @@ struct address_counts *net_sockets_addresses(struct net_sockets *sockets)
 
 void net_sockets_expire(struct net_sockets *sockets, int64_t now_us)
 {
-    net_turns_expire(&sockets->turns, now_us);
     pthread_mutex_lock(&sockets->mutex);
     for (struct net_socket *s = sockets->first; s; s = s->next) {
         if (atomic_load(&s->unfinished_us) < now_us - NET_UNFINISHED_US)

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks the sockets that C-core uses for the connections of a server. C-core 1.51 has no limits for some things that
 // clients send. A relay between clients and C-core would cost two more system calls and a thread switch per read. So
-// C-core keeps the socket, and this module replaces the recvmsg(), sendmsg(), getpeername(), epoll_ctl() and close()
-// that C-core calls (socket_libc.c). Bytes are decrypted and checked (frames.h) before C-core gets them. To C-core, a
-// connection that breaks a limit looks reset by its peer. Private to net/.
+// C-core keeps the socket, and this module replaces the recvmsg(), sendmsg(), getpeername() and close() that C-core
+// calls (socket_libc.c). Bytes are decrypted and checked (frames.h) before C-core gets them. To C-core, a connection
+// that breaks a limit looks reset by its peer. Private to net/.
 //
 // Threads: C-core receives on one thread at a time and sends on one thread at a time. The two threads may run at the
 // same time.
@@ -12,7 +12,6 @@
 #include <netinet/in.h>
 #include <openssl/ssl.h>
 #include <stdbool.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 
 #include "lib/base/address_counts.h"
@@ -56,8 +55,6 @@ struct net_socket *net_socket_of(int fd);
 ssize_t net_socket_receive(struct net_socket *socket, struct msghdr *message, int flags);
 ssize_t net_socket_send(struct net_socket *socket, const struct msghdr *message, int flags);
 void net_socket_address(const struct net_socket *socket, struct sockaddr *address, socklen_t *size);
-// Records that C-core waits for events of the socket from now on.
-void net_socket_watched(struct net_socket *socket, int epoll_fd, const struct epoll_event *event);
 void net_socket_closing(struct net_socket *socket); // call it before the descriptor is closed
 // Call libc's own functions.
 ssize_t net_libc_recvmsg(int fd, struct msghdr *message, int flags);

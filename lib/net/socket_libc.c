@@ -3,7 +3,6 @@
 // socket.h's table go straight to libc.
 #include <dlfcn.h>
 #include <stdatomic.h>
-#include <sys/epoll.h>
 #include <unistd.h>
 
 #include "lib/net/socket.h"
@@ -55,15 +54,6 @@ __attribute__((visibility("default"))) int getpeername(int fd, __SOCKADDR_ARG ad
     return 0;
 }
 
-__attribute__((visibility("default"))) int epoll_ctl(int epoll_fd, int operation, int fd, struct epoll_event *event)
-{
-    static _Atomic(void *) function;
-    int (*libc)(int, int, int, struct epoll_event *) = libc_find(&function, "epoll_ctl");
-    struct net_socket *s = operation == EPOLL_CTL_ADD ? net_socket_of(fd) : NULL;
-    if (s) net_socket_watched(s, epoll_fd, event);
-    return libc(epoll_fd, operation, fd, event);
-}
-
 __attribute__((visibility("default"))) int close(int fd)
 {
     static _Atomic(void *) function;
@@ -76,6 +66,5 @@ __attribute__((visibility("default"))) int close(int fd)
 bool net_libc_is_taken(void)
 {
     return dlsym(RTLD_DEFAULT, "recvmsg") == (void *)recvmsg && dlsym(RTLD_DEFAULT, "sendmsg") == (void *)sendmsg &&
-           dlsym(RTLD_DEFAULT, "getpeername") == (void *)getpeername && dlsym(RTLD_DEFAULT, "close") == (void *)close &&
-           dlsym(RTLD_DEFAULT, "epoll_ctl") == (void *)epoll_ctl;
+           dlsym(RTLD_DEFAULT, "getpeername") == (void *)getpeername && dlsym(RTLD_DEFAULT, "close") == (void *)close;
 }

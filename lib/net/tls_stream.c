@@ -217,13 +217,13 @@ bool net_tls_stream_is_drained(const struct net_tls_stream *stream)
            !SSL_has_pending(stream->ssl);
 }
 
-ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts, size_t most)
+ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts)
 {
     size_t i = 0, n = 0;
     while (i + 1 < n_parts && parts[i].iov_len == 0)
         i++;
     ERR_clear_error();
-    int result = SSL_read_ex(stream->ssl, parts[i].iov_base, parts[i].iov_len < most ? parts[i].iov_len : most, &n);
+    int result = SSL_read_ex(stream->ssl, parts[i].iov_base, parts[i].iov_len, &n);
     if (result == 1) {
         stream->n_records = 0;
         return (ssize_t)n;

@@ -27,8 +27,8 @@ struct net_tls_stream {
 
 void net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl); // the stream must not move in memory afterwards
 void net_tls_stream_fini(struct net_tls_stream *stream);
-// Reads at most `most` bytes. Returns the number of bytes read, 0 if the client sends no more, or -1 with errno set.
-ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts, size_t most);
+// Returns the number of bytes read, 0 if the client sends no more, or -1 with errno set.
+ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts);
 // Returns true if, after a read, no bytes are left until the socket's next event.
 bool net_tls_stream_is_drained(const struct net_tls_stream *stream);
 ssize_t net_tls_stream_write(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts);
