@@ -209,7 +209,7 @@ static grpc_server *server_core_create(const struct rpc_server_options *options,
          .value.pointer = {quota, grpc_resource_quota_arg_vtable()}},
         {.type = GRPC_ARG_POINTER, .key = ACCEPTOR, .value.pointer = {handler_p, &borrowed_pointer}},
         net_arg("grpc.max_receive_message_length", limit > INT_MAX ? INT_MAX : (int)limit),
-        // No grace time is set, so running calls are never cut off.
+        // No grace period is set, so running calls are never cut off.
         net_arg("grpc.max_connection_age_ms", age_ms > 0 && age_ms < INT_MAX ? (int)age_ms : INT_MAX),
         net_arg("grpc.max_connection_idle_ms", options->idle_ms ? options->idle_ms : IDLE_MS),
         net_arg("grpc.server_handshake_timeout_ms", 10000),
@@ -365,7 +365,7 @@ int rpc_server_port(const struct rpc_server *server)
 void rpc_server_close(struct rpc_server *server, int grace_ms)
 {
     if (!server) return;
-    // Clients decide when watchers and reflection sessions end; waiting for them would take the whole grace time.
+    // Clients decide when watchers and reflection sessions end; waiting for them would take the whole grace period.
     net_health_end(server);
     pthread_mutex_lock(&server->mutex);
     for (struct rpc_call *call = server->calls; call; call = call->next) {
