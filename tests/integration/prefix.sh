@@ -108,7 +108,9 @@ jq -nc --argjson n $questions --argjson document $document 'range($n) as $i | {i
 # before the last ones start.
 for budget in $document 2048; do
     choose_ports
-    start router "$bin/forepack-router" --model "$main_model" --shape "$work/main.json" "${listen[@]}" --heartbeat-ms 60000 --bins-ahead 4
+    # The stopped group must get all questions, however many bins the router makes of them as they arrive.
+    start router "$bin/forepack-router" --model "$main_model" --shape "$work/main.json" "${listen[@]}" --heartbeat-ms 60000 \
+        --bins-ahead $((budget == document ? questions : 4))
     router=$last_pid
     start worker "$bin/forepack-worker" --model "$main_model" --shape "$work/main.json" --router "$node_server" \
         --kv-blocks $two_documents --max-num-batched-tokens "$budget" --itl-target-ms 100000
