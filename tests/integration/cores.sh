@@ -16,14 +16,20 @@ node_masks() {
 mapfile -t cores < <(taskset -cp $$ | sed 's/.*: //' | tr ',' '\n' | awk -F- '{for (i = $1; i <= $NF; i++) print i}')
 ((${#cores[@]} > 1)) || exit 77
 two=${cores[0]},${cores[1]}
-start_up --cpus "$two" --threads 2
-"$bin/forepack" status --server "$server" --json >"$work/status"
+# A node that starts later sees the claim of the other node, unless the claim takes too long on a busy machine.
+for attempt in 1 2 3; do
+    start_up --cpus "$two" --threads 2
+    "$bin/forepack" status --server "$server" --json >"$work/status"
+    saw=$(jq '[.nodes[] | select(.cores_decided_by == "--cpus, other pools")] | length' "$work/status")
+    [ "$saw" = 0 ] && [ $attempt -lt 3 ] || break
+    stop_up
+done
+[ "$saw" != 0 ] || fail "no node saw the claim of the other one"
 equal 2 "$(jq '[.nodes[] | select(.cores_decided_by | startswith("--cpus"))] | length' "$work/status")" "nodes that name --cpus"
 # On a busy machine a pool swaps the cores of its threads, so the second threads may meet on one core.
 equal 2 "$(node_masks | grep -cxE "${cores[0]}|${cores[1]}")" "bound threads: $(node_masks | sort | uniq -c)"
-if [ "$(grep -c '@forepack-cores/' /proc/net/unix)" = 2 ]; then # else pools of other tests change the choice
-    equal 2 "$(grep 'cores_placed' "$work/up.log" | grep -oE 'first=[0-9]+' | sort -u | wc -l)" "cores of the first threads"
-    equal 1 "$(jq '[.nodes[] | select(.cores_decided_by == "--cpus, other pools")] | length' "$work/status")" "nodes that saw a claim"
+if [ "$(grep -c '@forepack-cores/' /proc/net/unix)" = 2 ] && [ "$saw" = 1 ]; then # else pools of other tests change the choice
+    equal 2 "$(grep 'cores_placed' "$work/up.log" | tail -2 | grep -oE 'first=[0-9]+' | sort -u | wc -l)" "cores of the first threads"
 fi
 equal 2 "$(jq '[.nodes[] | select(.cores)] | length' "$work/status")" "nodes with cores"
 "$bin/forepack" status --server "$server" | grep -q "cores of the compute threads" || fail "no cores in the text of status"
