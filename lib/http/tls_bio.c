@@ -6,11 +6,10 @@
 // The bytes go to the loop's buffer, because a turn of a connection usually uses all of them. Bytes left at the end
 // of the turn are kept with the connection.
 #include <errno.h>
-#include <openssl/bio.h>
-#include <pthread.h>
 #include <string.h>
 #include <sys/socket.h>
 
+#include "lib/base/ssl_bio.h"
 #include "lib/http/internal.h"
 
 // Fills the loop's buffer. Returns the number of bytes, 0 if the client has closed its sending side, or -1 if there are
@@ -75,39 +74,12 @@ static int bio_write(BIO *bio, const char *bytes, int size)
     return (int)n;
 }
 
-static long bio_control(BIO *bio, int command, long number, void *pointer)
-{
-    if (command == BIO_CTRL_EOF) return BIO_test_flags(bio, BIO_FLAGS_IN_EOF) != 0;
-    return command == BIO_CTRL_FLUSH; // nothing is buffered
-}
-
-static BIO_METHOD *bio_method;
-
-static void bio_method_create(void)
-{
-    bio_method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "connection");
-    if (!bio_method) return;
-    BIO_meth_set_read(bio_method, bio_read);
-    BIO_meth_set_write(bio_method, bio_write);
-    BIO_meth_set_ctrl(bio_method, bio_control);
-}
-
-static bool attach(SSL *ssl, struct connection *c)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT; // the method lives as long as the process
-    pthread_once(&once, bio_method_create);
-    BIO *bio = bio_method ? BIO_new(bio_method) : NULL;
-    if (!bio) return false;
-    BIO_set_data(bio, c);
-    BIO_set_init(bio, 1);
-    SSL_set_bio(ssl, bio, bio); // takes ownership
-    return true;
-}
+static struct ssl_bio_kind kind = {.read = bio_read, .write = bio_write};
 
 SSL *tls_bio_accept(struct connection *c)
 {
     SSL *ssl = tls_server_accept(c->loop->server->tls);
-    if (ssl && attach(ssl, c)) {
+    if (ssl && ssl_bio_attach(&kind, ssl, c)) {
         SSL_clear_mode(ssl, SSL_MODE_AUTO_RETRY); // see read_input() in connection.c
         return ssl;
     }

@@ -2,11 +2,9 @@
 #include "lib/net/tls_stream.h"
 
 #include <errno.h>
-#include <openssl/bio.h>
 #include <openssl/err.h>
 #include <openssl/x509v3.h>
 #include <poll.h>
-#include <pthread.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +12,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
+#include "lib/base/ssl_bio.h"
 
 enum {
     RECORD_BYTES = 16384, // the largest record
@@ -62,42 +61,15 @@ static int bio_write(BIO *bio, const char *bytes, int size)
     return size <= 0 ? 0 : bio_result(bio, send(socket_of(bio), bytes, (size_t)size, MSG_NOSIGNAL), BIO_FLAGS_WRITE);
 }
 
-static long bio_control(BIO *bio, int command, long number, void *pointer)
-{
-    if (command == BIO_CTRL_EOF) return BIO_test_flags(bio, BIO_FLAGS_IN_EOF) != 0;
-    return command == BIO_CTRL_FLUSH; // nothing is buffered
-}
-
-static BIO_METHOD *bio_method;
-
-static void bio_method_create(void)
-{
-    bio_method = BIO_meth_new(BIO_TYPE_SOURCE_SINK, "connection");
-    if (!bio_method) return;
-    BIO_meth_set_read(bio_method, bio_read);
-    BIO_meth_set_write(bio_method, bio_write);
-    BIO_meth_set_ctrl(bio_method, bio_control);
-    BIO_meth_set_destroy(bio_method, bio_destroy);
-}
-
-static bool attach(SSL *ssl, int fd)
-{
-    static pthread_once_t once = PTHREAD_ONCE_INIT; // the method lives as long as the process
-    pthread_once(&once, bio_method_create);
-    BIO *bio = bio_method ? BIO_new(bio_method) : NULL;
-    if (!bio) return false;
-    struct bio_socket *s = mem_alloc(sizeof *s);
-    s->fd = fd;
-    BIO_set_data(bio, s);
-    BIO_set_init(bio, 1);
-    SSL_set_bio(ssl, bio, bio); // takes ownership
-    return true;
-}
+static struct ssl_bio_kind kind = {.read = bio_read, .write = bio_write, .destroy = bio_destroy};
 
 SSL *net_tls_accept(struct tls_server *tls, int fd)
 {
     SSL *ssl = tls_server_accept(tls);
-    if (ssl && attach(ssl, fd)) return ssl;
+    struct bio_socket *s = mem_alloc(sizeof *s);
+    s->fd = fd;
+    if (ssl && ssl_bio_attach(&kind, ssl, s)) return ssl;
+    free(s);
     SSL_free(ssl);
     return NULL;
 }
