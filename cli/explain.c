@@ -22,9 +22,7 @@ static const struct option options[] = {
     {.name = "timeout-ms", .type = OPTION_INT, .value = &o.timeout_ms, .default_text = "0", .max = 86400000, .unit = "ms",
      .help = "deadline of the call; 0 is none"},
     {.name = "-Prompt and output"},
-    {.name = "prompt", .type = OPTION_STRING, .value = &o.prompt, .help = "text of the prompt"},
-    {.name = "prompt-file", .type = OPTION_STRING, .value = &o.prompt_file, .placeholder = "FILE",
-     .help = "file with the prompt; the argument - reads standard input"},
+    PROMPT_OPTION_ROWS(o),
     {.name = "id", .type = OPTION_STRING, .value = &o.id, .help = "request id; default: the router generates one"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json,
      .help = "print the answer as one JSON object, with what was decided in \"stages\""},
@@ -42,12 +40,11 @@ static int explain_finish(enum status status, const struct answer *answer, const
     if (status != STATUS_OK) return report_failure(status);
     json_t *object = answer_json(answer, id);
     if (o.json) {
-        json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
-        putchar('\n');
+        report_json(object);
     } else {
         explain_lines_print(object, stdout);
+        json_decref(object);
     }
-    json_decref(object);
     return 0;
 }
 

@@ -40,9 +40,7 @@ static const struct option options[] = {
     {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &o.model.token_budget, .default_text = "2048",
      .min = 1, .max = 1048576, .unit = "tokens", .help = "with --model: maximum number of tokens of a forward pass"},
     {.name = "-Prompt and output"},
-    {.name = "prompt", .type = OPTION_STRING, .value = &o.prompt, .help = "text of the prompt"},
-    {.name = "prompt-file", .type = OPTION_STRING, .value = &o.prompt_file, .placeholder = "FILE",
-     .help = "file with the prompt; the argument - reads standard input"},
+    PROMPT_OPTION_ROWS(o),
     {.name = "id", .type = OPTION_STRING, .value = &o.id, .help = "request id; default: the router generates one"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print one JSON object at the end, not the text"},
     REQUEST_OPTION_ROWS,
@@ -64,10 +62,7 @@ static int generate_finish(enum status status, const struct answer *answer, cons
 {
     if (status != STATUS_OK) return report_failure(status);
     if (o.json) {
-        json_t *object = answer_json(answer, id);
-        json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
-        putchar('\n');
-        json_decref(object);
+        report_json(answer_json(answer, id));
     } else {
         putchar('\n');
         if (isatty(STDERR_FILENO)) answer_summary_print(answer->completion, stderr);

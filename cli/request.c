@@ -23,6 +23,13 @@ int report_failure(enum status status)
     return status_exit_code(status);
 }
 
+void report_json(json_t *object)
+{
+    json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
+    putchar('\n');
+    json_decref(object);
+}
+
 static int clamp_int(int64_t value)
 {
     return value > INT_MAX ? INT_MAX : value < INT_MIN ? INT_MIN : (int)value;

@@ -124,6 +124,14 @@ struct rpc_bytes request_spec_pack(const struct request_spec *spec);
 // Returns only the PrefillOptions, for Score. The caller frees them with free().
 Forepack__V1__PrefillOptions *request_prefill_message(const struct request_spec *spec);
 
+// clang-format off
+// Options of request_read_prompt(). `o` has the strings `prompt` and `prompt_file`.
+#define PROMPT_OPTION_ROWS(o)                                                                                          \
+    {.name = "prompt", .type = OPTION_STRING, .value = &(o).prompt, .help = "text of the prompt"},                     \
+    {.name = "prompt-file", .type = OPTION_STRING, .value = &(o).prompt_file, .placeholder = "FILE",                   \
+     .help = "file with the prompt; the argument - reads standard input"}
+// clang-format on
+
 // Reads the prompt from exactly one of --prompt TEXT, --prompt-file F and the argument "-" (standard input).
 enum status request_read_prompt(const char *prompt, const char *prompt_file, char *const *rest, int n_rest,
                                 struct request_spec *spec);
@@ -132,3 +140,6 @@ enum status read_whole_file(const char *path, char **data_p, size_t *size_p);
 
 // Prints the error message of a failure to standard error. Returns the exit code, see status_exit_code().
 int report_failure(enum status status);
+
+// Prints the object on one line of standard output and releases it.
+void report_json(json_t *object);

@@ -24,9 +24,7 @@ static struct {
 static const struct option options[] = {
     {.name = "-Score"},
     REMOTE_OPTION_ROWS(o.remote),
-    {.name = "prompt", .type = OPTION_STRING, .value = &o.prompt, .help = "text of the prompt"},
-    {.name = "prompt-file", .type = OPTION_STRING, .value = &o.prompt_file, .placeholder = "FILE",
-     .help = "file with the prompt; the argument - reads standard input"},
+    PROMPT_OPTION_ROWS(o),
     {.name = "html", .type = OPTION_STRING, .value = &o.html, .placeholder = "FILE",
      .help = "write an HTML page to this file, not the text"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print one JSON object: token_ids, kept, importance"},
@@ -221,9 +219,7 @@ static void score_print_json(const Forepack__V1__ScoreResponse *m)
         json_array_append_new(importance, json_real(m->importance[i]));
     json_t *object = json_pack("{s:o,s:o,s:o,s:f}", "token_ids", ids, "kept", kept, "importance", importance,
                                "score_ms", m->score_ms);
-    json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    putchar('\n');
-    json_decref(object);
+    report_json(object);
 }
 
 static enum status score_print(const Forepack__V1__ScoreResponse *m, size_t chunk_tokens)

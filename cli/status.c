@@ -148,9 +148,7 @@ static void status_print_json(const Forepack__V1__ClusterInfo *m)
                                (int)m->draining, "version", m->version, "uptime_s", m->uptime_s, "nodes", nodes,
                                "pools", pools_json(m), "queue", queue, "score_bins", bins_json(m->score_bins),
                                "prefill_bins", bins_json(m->prefill_bins), "totals", totals);
-    json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
-    putchar('\n');
-    json_decref(object);
+    report_json(object);
 }
 
 // --- text

@@ -158,9 +158,7 @@ int command_detokenize(int argc, char **argv)
     if (status == STATUS_OK && o.json) {
         json_t *object = json_object();
         json_object_set_new(object, "text", json_stringn(text, text_bytes));
-        json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(9));
-        putchar('\n');
-        json_decref(object);
+        report_json(object);
     } else if (status == STATUS_OK) {
         fwrite(text, 1, text_bytes, stdout);
         putchar('\n');

@@ -13,7 +13,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/thread.h"
 
-enum { TICK_US = 50000 }; // the largest delay of a timeout and of the progress bar
+enum { TICK_US = 50000 }; // time between two looks at the timeouts and two updates of the progress bar
 
 struct load_run {
     const struct load *load;
@@ -92,7 +92,7 @@ static void run_handle_completion(struct load_run *r, struct load_record *record
     // An answer with no tokens is complete too; its first token time is its end.
     if (!failed && record->first_us < 0) record->first_us = record->last_us = now_us;
     int code = m->error ? (int)m->error->code : failed ? rpc_code(STATUS_CANCELLED) : 0;
-    bool late = !failed && run_is_late(r, record, now_us); // between two ticks of the aborting thread
+    bool late = !failed && run_is_late(r, record, now_us); // the aborting thread has not looked since it became late
     run_end_request(r, record, failed ? LOAD_ERROR : late ? LOAD_TIMEOUT : LOAD_COMPLETE, code, now_us);
 }
 
@@ -186,7 +186,7 @@ static void *aborter_run(void *arg)
 
 // --- requests: the calling thread
 
-// Sends the next request. A negative due_us is the time of sending.
+// Sends the next request. If due_us is negative, the request is due when it is sent.
 static void run_send_next(struct load_run *r, int64_t due_us)
 {
     const struct rpc_bytes *message = &r->load->messages[r->n_sent];

@@ -6,6 +6,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+#include "lib/base/options.h"
 #include "lib/base/status.h"
 #include "lib/net/rpc.h"
 
@@ -19,6 +20,20 @@ struct router_process_options {
     bool http;                 // with the HTTP API
     const struct rpc_tls *tls; // certificate, which clients trust, and key of the ports for clients; NULL: plain text
 };
+
+// clang-format off
+// Rows of a benchmark's option table. `o` has core, cores, config and log; `first` is the default of --core, as text.
+#define ROUTER_CORE_OPTION_ROWS(o, first)                                                                              \
+    {.name = "core", .type = OPTION_INT, .value = &(o).core, .default_text = first, .min = -1, .max = CPU_SETSIZE / 2, \
+     .help = "the first core that the router may use; -1: any"},                                                       \
+    {.name = "cores", .type = OPTION_INT, .value = &(o).cores, .default_text = "1", .min = 1, .max = CPU_SETSIZE / 2,  \
+     .help = "number of cores that the router may use"}
+#define ROUTER_FILE_OPTION_ROWS(o)                                                                                     \
+    {.name = "router-config", .type = OPTION_STRING, .value = &(o).config, .placeholder = "FILE",                      \
+     .help = "configuration file of the router, for its other options"},                                               \
+    {.name = "log", .type = OPTION_STRING, .value = &(o).log, .default_text = "/dev/null",                             \
+     .help = "file for the router's log"}
+// clang-format on
 
 struct router_process {
     pid_t pid;
