@@ -5,8 +5,9 @@
 
 #include <stdint.h>
 
-// Returns a lower bound on the number of bins: L2 of Martello and Toth (Discrete Applied Mathematics 28, 1990). The
-// bound uses the room left next to prompts longer than half a bin. It is at least ceil(sum / capacity). O(n log n).
+// Returns a lower bound on the number of bins: L2 of Martello and Toth (Discrete Applied Mathematics 28, 1990). It
+// counts a bin for each item longer than half a bin, and further bins for items that do not fit next to these. It is at
+// least ceil(sum / capacity). O(n log n).
 int pack_lower_bound(const int32_t *length, int n, int32_t capacity);
 
 // Finds a packing: bin_of[i] becomes the bin of item i, numbered from 0. Returns the number of bins. *lower_p is a

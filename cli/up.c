@@ -39,8 +39,8 @@ static int n_children, n_gpus;                      // n_gpus is 0 if the nodes 
 
 static bool demo; // the demo models run
 
-// Copies the standard error of the children that run mpirun. If there is a log file, copies the standard error of all
-// processes.
+// Copies standard error to the log: that of children that run mpirun or, if there is a log file, that of all children
+// and of this process.
 static struct log_relay relay;
 static bool relay_is_open;
 
@@ -99,7 +99,8 @@ static void set_mpi_environment(void)
 {
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
-    // Up to 256 KiB, "none" is two to three times faster than the default. It also needs no ptrace permission.
+    // For messages of up to 256 KiB, "none" is two to three times faster than the default. It also needs no ptrace
+    // permission.
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
     // Ranks that share a core must not spin on it.
     bool crowded = up_ranks() * up_rank_threads() > cpu_limits_threads(1, 1);
@@ -172,7 +173,7 @@ static int cluster_watch(int fd)
 }
 
 // Drains the router first: it refuses new requests and needs the nodes to finish the running requests. Then drains the
-// nodes. A second Ctrl-C, or the end of --drain-ms, kills the remaining children.
+// nodes. Children that remain are killed KILL_AFTER_MS after --drain-ms has passed or after a second Ctrl-C (at_once).
 static void cluster_drain(int fd, bool at_once)
 {
     int64_t kill_us = clock_now_us() + (at_once ? 0 : up_flags.drain_ms * 1000) + KILL_AFTER_MS * 1000;
@@ -248,7 +249,7 @@ static enum status models_configure(void)
     if (!up_flags.prefill) up_flags.prefill = mem_string(demo ? "auto" : "off");
     if (!up_flags.main) return status_fail(STATUS_INVALID, "--main: required, because the demo model is not installed");
     if (!up_flags.spec && demo && up_flags.speculators && !up_flags.shape) up_flags.spec = demo_path("speculator");
-    if (!up_flags.spec && up_flags.spec_shape) up_flags.spec = mem_string(up_flags.main); // for the tokenizer
+    if (!up_flags.spec && up_flags.spec_shape) up_flags.spec = mem_string(up_flags.main); // a shape has no tokenizer
     if (up_flags.spec) return STATUS_OK;
     if (options_given(up_options, "speculators") && up_flags.speculators)
         return status_fail(STATUS_INVALID, "--spec: required for --speculators %lld", (long long)up_flags.speculators);
@@ -265,7 +266,8 @@ static void children_configure(void)
         children[n_children++] = (struct child){.role = "speculator", .index = i, .ranks = (int)up_flags.spec_tp};
 }
 
-// Divides the GPUs among the nodes. With --backend auto, a node with more ranks than GPUs may still compute on the CPU.
+// Divides the GPUs among the nodes. If a node has more ranks than there are GPUs, --backend cuda fails, and auto
+// computes on the CPU.
 static enum status gpus_configure(void)
 {
     bool wanted = strcmp(up_flags.backend, "auto") == 0 || strcmp(up_flags.backend, "cuda") == 0;
@@ -295,8 +297,8 @@ static enum status configure(void)
     return token_create();
 }
 
-// Adds a signal to the set, unless nohup or a shell made this process ignore it: if blocked, even an ignored signal
-// would be reported.
+// Adds a signal to the set that a signalfd reads. Leaves out a signal that nohup or a shell made this process ignore,
+// because a signalfd reports blocked signals even if they are ignored.
 static void signals_add(sigset_t *signals, int signal)
 {
     struct sigaction action;
@@ -371,7 +373,7 @@ int command_up(int argc, char **argv)
         argc, argv, NULL);
     log_options_apply(&up_flags.log, "up");
     enum status status = up_flags.cpus ? cpu_limits_restrict(up_flags.cpus) : STATUS_OK;
-    log_writer_start(log_tell_dropped); // its thread has the cores of --cpus, too
+    log_writer_start(log_tell_dropped); // after cpu_limits_restrict(), so that its thread inherits the cores of --cpus
     if (status == STATUS_OK) status = configure();
     if (status == STATUS_OK) status = relay_open();
     int code = 0;

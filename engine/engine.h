@@ -47,8 +47,8 @@ void engine_watch_gpu(struct engine *e, const struct gpu_limits *limits);
 // wait.
 void engine_read_gpus(struct engine *e, struct gpu_report *reports);
 
-// Leader: writes a sentence with the first rank whose GPU is in trouble, the rank's host and the cause. Returns false
-// if no GPU is in trouble.
+// Only on the leader. Writes a sentence that names the first rank whose GPU is in trouble, its host and the cause.
+// Returns false if no GPU is in trouble.
 enum { ENGINE_TROUBLE_MAX = 384 };
 bool engine_gpu_trouble(const struct engine *e, const struct gpu_report *reports, char sentence[ENGINE_TROUBLE_MAX]);
 

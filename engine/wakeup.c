@@ -141,7 +141,7 @@ struct leader {
     int listeners[RECEPTION_LISTENERS_MAX], n_listeners;
 };
 
-// Listens on a UNIX socket, and on those of `addresses` on which it can listen.
+// Listens on a UNIX socket and on the `addresses`. Leaves out addresses on which the host cannot listen.
 static enum status leader_listen(struct leader *l, const struct group_addresses *addresses)
 {
     struct invitation *invitation = l->invitation;

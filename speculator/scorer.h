@@ -2,20 +2,23 @@
 // Scores prompts with a small model: computes how important each prompt token is to the last prompt token and to the
 // next few tokens that the model generates (SpecPrefill, arXiv 2502.02789). Selects the tokens to keep.
 //
-// The kept set is a function of prompt, model and policy, even if the keep rate is chosen for a quality. Other prompts
+// The kept set is a function of prompt, model and policy, even if the request gives a quality instead of a
+// keep rate. Other prompts
 // in the passes, the division into chunks and the token budget change no bit of the result, as far as the backend
 // promises this (kernels/backend.h).
 //
-// Passes are composed by iteration, as in continuous batching: a new prompt joins at the next pass. A pass has the next
-// look-ahead row of every prompt in look-ahead, or rows of prompts being read, or both (score_pace.h). Prompts are read
+// Passes are composed by iteration, as in continuous batching: a new prompt joins at the next pass. A prompt is
+// read first: its rows are computed. Then it is in look-ahead: it generates tokens, one row each. A pass has the next
+// row of every prompt in look-ahead, or rows of prompts that are read, or both (score_pace.h). Prompts are read
 // in order of arrival. If a pass cannot complete a prompt, half of the pass goes to shorter prompts. Look-ahead is
-// greedy. An EOS ends the look-ahead. The step that sampled the EOS counts. No row is computed for the EOS, nor for the
-// last sampled token of any look-ahead. Rows found in the prefix cache are not computed again. Importance is the
-// attention of the importance rows to the prompt's keys. Importance rows are the last prompt row and the look-ahead
-// rows. A prompt allocates the KV blocks of all its entries before its first row and releases them with its result. So
-// a prompt that has started never waits for blocks.
+// greedy. An EOS ends the look-ahead; score_result.steps includes the step that sampled it. No row is computed for the
+// EOS, nor for the last sampled token of any look-ahead. Rows found in the prefix cache are not computed again. The
+// last prompt row and the look-ahead rows are the importance rows. Importance is their attention to the prompt's keys.
+// A prompt allocates the KV blocks of all its entries before its first row and releases them with its result. So a
+// prompt that has started never waits for blocks.
 //
-// A scored prompt can be held, so that its answer is drafted (drafter.h) in the time that scoring leaves.
+// The KV entries of a scored prompt can be held. While no prompt waits for a score, the small model then drafts the
+// next tokens of the prompt's answer (drafter.h).
 //
 // One thread owns a scorer. Results arrive through a callback during scorer_add() and scorer_step(), and drafts through
 // another callback during scorer_step(). Results and drafts are valid during the callback. The callback must not call
@@ -39,8 +42,7 @@ struct scorer_model {
     int max_seqs;                      // largest number of prompts in one pass
     int context_tokens;                // largest number of KV entries of one sequence
     int kv_blocks;
-    // Limit of KV blocks, as a part of kv_blocks, for prompts that are held for drafting.
-    int draft_blocks;
+    int draft_blocks;                       // how many of the kv_blocks the prompts that are held for drafting may use
     bool samples;                           // the backend samples tokens, see model_samples()
     const struct sentence_table *sentences; // borrowed until scorer_free(); NULL if the ends of sentences are not known
     bool prefix_cache; // reuse full KV blocks of prompts with the same first tokens; this changes no score
@@ -90,8 +92,7 @@ typedef void (*scorer_result_fn)(void *context, const struct score_result *resul
 enum { DRAFT_AHEAD_MAX = 64 }; // limit of draft tokens in one draft
 
 // Generated tokens of an answer from output token `from` on. `ahead` is the number of draft tokens that are wanted
-// after them. If the prompt was not scored, the advance contains the prompt. The prompt is then held from now on,
-// unless it is held already.
+// after them. A prompt that was not scored is part of the advance and is held from the first such advance on.
 struct score_advance {
     uint64_t request;
     int from;
@@ -118,7 +119,7 @@ struct scorer *scorer_create(const struct scorer_model *model, scorer_result_fn 
 void scorer_free(struct scorer *s); // NULL is allowed; drops unfinished prompts
 
 // Checks and queues the item, or reports its error immediately. Shortens the look-ahead to the remaining room in the
-// context: if a prompt fills the context, only its last token scores it.
+// context: a prompt that fills the context has no look-ahead, and its last row is the only importance row.
 void scorer_add(struct scorer *s, const struct score_item *item);
 
 // Allows prompts to be held from now on. Drafts go to `on_draft`, with the same context as results. If `on_draft` is
@@ -129,7 +130,7 @@ void scorer_on_draft(struct scorer *s, scorer_draft_fn *on_draft);
 // false if the prompt is not held. Releases the prompt and returns false if no token is new, if a token is invalid, or
 // if tokens before `from` are missing.
 bool scorer_advance(struct scorer *s, const struct score_advance *advance);
-bool scorer_drafts(const struct scorer *s); // true if a step without prompts to score would draft
+bool scorer_drafts(const struct scorer *s); // true if there are drafts to compute
 
 // Drops the request without a result and releases its KV blocks. A held prompt is released, too. Ignores unknown
 // requests.

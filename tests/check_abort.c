@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/front: a request whose message waits in the intake pool, or is being tokenised there, can be aborted. It ends
-// once, with CANCELLED and without a token. Run this test under -fsanitize=thread too.
+// router/front: a request can be aborted while its message waits in the intake pool or is tokenised there. The request
+// ends once, with CANCELLED and without a token. Run this test under -fsanitize=thread too.
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The tensor-parallel group between processes, under mpirun with any number of ranks: collectives over MPI and over
-// shared memory, and the engine on both against the same model run by threads of one process. All ranks run the same
-// tests in the same order. A rank that fails ends the job, so that the others do not wait for it.
+// shared memory. On both, the engine's results are compared with those of threads of one process. All ranks run the
+// same tests in the same order. A rank that fails ends the job, so that the others do not wait for it.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -146,8 +146,8 @@ START_TEST(parts_of_answers_however_they_are_cut)
 }
 END_TEST
 
-// Some parts of an answer stay undecided for long. If each piece were parsed from the start of such a part, this test
-// would take minutes.
+// In some answers the parser knows only after many pieces what a part is. If it parsed the part again for each piece,
+// this test would take minutes.
 START_TEST(work_grows_with_the_answer)
 {
     static const struct {

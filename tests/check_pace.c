@@ -70,7 +70,7 @@ START_TEST(mixed_passes_take_at_most_twice_as_long)
 }
 END_TEST
 
-// A pass with rows of such a prompt takes long. So the prompt is in few passes, and saves budget in between.
+// A pass with rows of such a prompt takes long. So the prompt skips most passes and adds up its budget meanwhile.
 START_TEST(a_prompt_with_entries_slow_to_read_skips_passes)
 {
     enum { FROM = 100000, PROMPT = 101000, DECODES = 4 };

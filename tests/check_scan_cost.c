@@ -117,8 +117,8 @@ static struct client *client_of(uint64_t number) // fixture_find walks all clien
     return request_table_find(&f.c->table, number)->sink.user;
 }
 
-// All prompts share a prefix of less than a quarter of their rows. Grouping them does not pay, and finding this out
-// costs little. Two groups have room for about six requests.
+// All prompts share a prefix of less than a quarter of their rows. Grouping them saves too
+// little, and the planner finds this at a low cost. Two groups have room for about six requests.
 START_TEST(a_short_shared_prefix_costs_little)
 {
     bool overdue = _i & 1;

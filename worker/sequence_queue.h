@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A queue of waiting sequences: a list whose links are members of the sequences. Owned by the scheduler.
+// A queue of waiting sequences. The sequences have the links of the list as members. The scheduler owns the queue.
 #pragma once
 
 #include <stdint.h>

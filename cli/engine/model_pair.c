@@ -16,7 +16,7 @@ struct model_pair {
     struct comm *comm;
     struct engine *main, *spec;
     struct scheduler *scheduler;
-    struct scorer *scorers[2];
+    struct scorer *scorers[2];       // [with_main] scores with the speculator or with the main model
     struct sentence_table sentences; // table for the speculator's tokenizer; empty with random weights
     uint64_t spec_tokenizer;         // fingerprint of the speculator's tokenizer; 0 with random weights
     int32_t *kept_tokens;            // [max_prompt]
@@ -64,7 +64,7 @@ static enum status pair_score_forward(void *context, const struct ragged_batch *
     return engine_forward(context, batch, result);
 }
 
-// Returns the number of KV blocks: enough for one longest sequence, or for many of average length.
+// Returns the number of KV blocks: enough for one sequence of `context` tokens and for max_seqs of MEAN_TOKENS.
 static int pair_kv_blocks(const struct model_pair_options *o, int context)
 {
     enum { MEAN_TOKENS = 1024 };
@@ -93,7 +93,7 @@ static enum status pair_open_engine(const struct model_pair_options *o, const ch
         .n_kv_blocks = pair_kv_blocks(o, context),
     };
     status = engine_open(&options, comm, engine_p);
-    if (status == STATUS_OK) engine_set_step_timeout(*engine_p, 0); // a long chunk of a large model may take minutes
+    if (status == STATUS_OK) engine_set_step_timeout(*engine_p, 0); // a pass of a large model may take minutes
     return status;
 }
 
@@ -122,7 +122,7 @@ static enum status pair_read_sentences(struct model_pair *p, const struct model_
     return STATUS_OK;
 }
 
-// Opens both models. The scheduler and the scorer of the main model use the same KV blocks, but never in the same call.
+// Opens both models. The scheduler and scorers[true] share the main model's KV blocks. No call uses both.
 enum status model_pair_open(const struct model_pair_options *o, struct model_pair **pair_p)
 {
     struct model_pair *p = mem_alloc(sizeof *p);

@@ -311,7 +311,8 @@ INLINE vec vec_round(vec x)
 }
 
 #if defined(__AVX512F__)
-// Returns the lanes whose power of 2 is not subnormal, or NaN. A subnormal result takes scalef over a hundred cycles.
+// Returns the lanes in which 2^x is not subnormal; lanes with NaN are included. With a subnormal result, the scalef
+// instruction takes over a hundred cycles.
 INLINE __mmask16 vec_normal_exp2(vec x)
 {
     return _mm512_cmp_ps_mask(x, vec_set(-126.f), _CMP_NLT_UQ);

@@ -2,11 +2,11 @@
 // A GPU emulated on the CPU, for tests: the functions of the CUDA runtime, cuBLASLt and NCCL that the CUDA backend
 // calls, linked instead of the NVIDIA libraries. The kernels come from kernels/cuda, compiled by g++ (see device.h).
 //
-// Streams are lazy: operations run only when something waits for them. So an error shows if the host frees or changes
-// memory too early. Calls that wait are synchronising calls, cudaFree, copies without Async, and copies from or to
-// memory that is not pinned. cudaFree of device memory also waits for NCCL's kernels on the device. Device memory
-// begins as NaN. AddressSanitizer detects kernels that access memory beyond an allocation, and host code that accesses
-// device memory. Only the first bytes of each allocation are guarded against the host.
+// Streams are lazy: operations run only when something waits for them. This exposes a host that frees or changes
+// memory while a queued operation still needs it. Calls that wait are synchronising calls, cudaFree, copies without
+// Async, and copies from or to memory that is not pinned. cudaFree of device memory also waits for NCCL's kernels on
+// the device. Device memory begins as NaN. AddressSanitizer detects kernels that access memory beyond an allocation,
+// and host code that accesses device memory. Access by the host is detected only in the first bytes of an allocation.
 //
 // Settings apply to the process; set them before the backend is opened.
 #pragma once
@@ -25,7 +25,8 @@ void emulator_show_devices(int first, int n);
 void emulator_set_memory(size_t bytes);                // of each device; initially 512 MiB
 void emulator_set_memory_of(int device, size_t bytes); // 0: the same as for the other devices
 void emulator_set_capability(int major, int minor);    // initially 9.0
-// From now on FP8 gemms of from_rows to to_rows rows have no algorithm. If from_rows > to_rows, all FP8 gemms have one.
+// From now on cuBLASLt finds no algorithm for FP8 gemms whose number of rows is in from_rows..to_rows. An empty range
+// (from_rows > to_rows) refuses none.
 void emulator_refuse_fp8(int from_rows, int to_rows);
 void emulator_refuse_fast_accum(void);
 size_t emulator_memory_used(void); // on all devices
@@ -51,14 +52,12 @@ void emulator_fail_after(int n);
 void emulator_set_gemm_time(int64_t (*us)(int algorithm));
 enum { EMULATED_GEMM_US = 50000 };
 
-// Return the number of multiprocessors that the gemm called last may use (0: all), and the limit of thread blocks of a
-// collective in the communicator opened last (0: NCCL's own choice).
-int emulator_gemm_multiprocessors(void);
-int emulator_nccl_blocks(void);
+int emulator_gemm_multiprocessors(void); // number that the latest gemm may use; 0: all
+int emulator_nccl_blocks(void); // limit of thread blocks of a collective in the newest communicator; 0: NCCL decides
 
 // Sets NCCL's version, as 10000 * major + 100 * minor + patch; initially EMULATED_NCCL. Versions older than 2.27 have
-// no windows. In 2.28 to 2.30.6, sums in windows do not wait for the previous kernel, so a program that asks these
-// versions for a window is ended.
+// no windows. NCCL 2.28 to 2.30.6 starts sums in windows before the previous kernel has ended. So the emulator ends a
+// program that registers a window with such a version.
 enum { EMULATED_NCCL = 23007 };
 void emulator_set_nccl_version(int version);
 // From now on communicators have windows, have none (like GPUs that do not reach each other), or fail to register them.
@@ -68,7 +67,7 @@ int emulator_nccl_windows(void);         // number of windows open at present, o
 int emulator_nccl_sums_in_windows(void); // number of bf16 sums so far in window memory, once for each rank
 int emulator_nccl_sums_in_memory(void);  // number of bf16 sums in other memory
 
-// Makes this rank of every NCCL group fail from now on, and notifies the other ranks. -1: no rank.
+// Makes rank `rank` of every communicator fail from now on. The calls of the other ranks fail, too. -1: no rank.
 void emulator_fail_rank(int rank);
 
 // From now on NCCL's calls on this rank neither return nor fail, until another rank is set; -1: no rank.

@@ -120,7 +120,7 @@ struct http_loop {
     struct connection *idle, **idle_end;       // connections that await the first byte of a request, longest idle first
     char *in;                                  // [HTTP_IN_BYTES]
     char *texts;                               // [HTTP_TEXT_ROOM(max_head_bytes)]
-    char *tls_in; // [HTTP_IN_BYTES] TLS bytes of the connection whose turn it is; NULL: plain
+    char *tls_in; // [HTTP_IN_BYTES] TLS bytes of the connection that the loop handles; NULL: no TLS
     size_t tls_from, tls_to;
     pthread_mutex_t lock; // guards the queue
     struct http_exchange *queue, **queue_end;

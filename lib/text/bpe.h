@@ -55,12 +55,12 @@ void bpe_fini(struct bpe *bpe);
 void bpe_merges_init(struct bpe *bpe, size_t n);
 // Adds a merge. Returns DATA if these two tokens already have a merge.
 enum status bpe_merge_add(struct bpe *bpe, uint32_t rank, struct merge merge);
-// Called after the last merge. Marks each token whose text encodes to this one token, or all tokens if `ignore_merges`.
-// Excludes `excluded` [n_ids]: special tokens, which plain text must never become.
+// Call it once, after the last bpe_merge_add(). Marks each token whose text encodes to this one token, or all tokens if
+// `ignore_merges`. Excludes `excluded` [n_ids]: special tokens, which plain text must never become.
 void bpe_find_self_encoded(struct bpe *bpe, bool ignore_merges, const bool *excluded);
 
-// A byte of text that is being merged. The first and the last cell of a symbol have its length, so both neighbours are
-// found without links (boundary tags, Knuth, The Art of Computer Programming 1, 2.5).
+// One cell for each byte of the word. A symbol has one or more cells. Its first and its last cell have its length, so
+// both neighbours are found without links (boundary tags, Knuth, The Art of Computer Programming 1, 2.5).
 struct bpe_cell {
     int32_t id;      // id of the symbol that begins here; -1: that symbol was merged with the symbol before it
     uint32_t length; // bytes of the symbol that begins or ends here
@@ -72,7 +72,7 @@ enum { BPE_BYTES_PER_BYTE = 17, BPE_WORD_LIMIT_BYTES = 1 << 30 };
 struct bpe_scratch {
     struct bpe_cell *cells; // [n] cells of the part of the word that is being merged
     uint32_t n, cells_capacity;
-    size_t start;                   // first byte of the word in the cells
+    size_t start;                   // offset in the word of cells[0]
     uint32_t n_symbols, last;       // number of symbols collected; first cell of the last symbol
     uint64_t *heap;                 // rank << 32 | cell: the lowest rank first, then the leftmost symbol
     uint32_t n_heap, heap_capacity; // entries

@@ -42,7 +42,8 @@ static bool key_allowed(const struct call_reader *reader)
            is_key(reader, "id");
 }
 
-// Ends a key. Only the first arguments count: later ones are skipped like any other member.
+// Ends a key. If the call already has a member with its arguments, a second such member is skipped, as unknown members
+// are.
 static enum call_reader_state key_end(struct call_reader *reader)
 {
     if (!key_allowed(reader)) return CALL_READER_BROKEN;
@@ -78,7 +79,8 @@ static void value_add(struct call_reader *reader, char c)
     if (is_arguments(reader) && reader->value.data[0] == '{') bytes_add(&reader->arguments, &c, 1);
 }
 
-// Adds a byte of a string, list or object. Returns true if it was the last byte of the value.
+// Adds the first byte of any value, or a later byte of a string, list or object. For these three it returns true at the
+// last byte of the value. For other values the result has no meaning.
 static bool value_step(struct call_reader *reader, char c)
 {
     value_add(reader, c);
@@ -109,7 +111,8 @@ static enum call_reader_state object_end(struct call_reader *reader)
     return CALL_READER_DONE;
 }
 
-// Returns the state after a byte between members or of a key.
+// Reads a byte that is not inside a value: a brace, comma, colon, a byte of a key, or the first byte of a value.
+// Returns the next state.
 static enum call_reader_state outside_step(struct call_reader *reader, char c)
 {
     switch (reader->state) {

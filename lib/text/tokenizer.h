@@ -19,7 +19,7 @@
 
 struct tokenizer;
 
-// Longest text of one call. A longer text is STATUS_INVALID.
+// Longest text that one call encodes (a longer one is INVALID) and to which one call decodes (OUT_OF_RANGE).
 #define TOKENIZER_TEXT_LIMIT_BYTES   ((size_t)128 << 20)
 #define TOKENIZER_DECODE_LIMIT_BYTES ((size_t)16 << 20)
 
@@ -46,7 +46,7 @@ struct text_range {
 };
 
 // Encodes a text that contains untrusted parts. With PARSE_SPECIAL, special tokens are recognised only outside the
-// `untrusted` ranges (ascending, disjoint; n_untrusted may be 0). Otherwise the ids equal the ids of
+// `untrusted` ranges (ascending, disjoint; n_untrusted may be 0). In all other respects the ids are those of
 // tokenizer_encode(). Returns OUT_OF_RANGE as soon as there are more than `max_ids` ids, without encoding the rest of
 // the text. If `starts_p` is not NULL, it receives for each id the byte of `text` where the token starts (ascending; an
 // id added before or after the text gets 0 or size_bytes).
@@ -56,12 +56,14 @@ enum status tokenizer_encode_untrusted(const struct tokenizer *tokenizer, const 
 
 enum tokenizer_decode_flags {
     TOKENIZER_SKIP_SPECIAL = 1, // omit special tokens
-    TOKENIZER_CONTINUATION = 2, // the ids continue a text: keep the space that starts a SentencePiece text
+    TOKENIZER_CONTINUATION = 2, // the ids continue an earlier text: keep the first token's leading space, which
+                                // SentencePiece removes at the start of a text
 };
 
 // Decodes ids [n] to UTF-8 text, NUL-terminated for convenience (the text may contain NULs; size_bytes_p may be NULL).
-// Each ill-formed part of the joined bytes becomes one U+FFFD, as Unicode recommends. Hugging Face's ByteFallback
-// writes one U+FFFD for each byte of a run of byte tokens, which streamed text cannot reproduce.
+// Each ill-formed part of the joined bytes becomes one U+FFFD, as Unicode recommends. This differs from Hugging
+// Face's ByteFallback, which replaces every byte of an ill-formed run of byte tokens. A stream cannot do that, because
+// it has sent the beginning of the run already.
 // `clean_up_tokenization_spaces` is not applied: it would change the text. INVALID: an id is outside 0..vocab_size-1.
 // OUT_OF_RANGE: the tokens have more than TOKENIZER_DECODE_LIMIT_BYTES. The limit is needed because an id of a few
 // bytes can stand for a long text.
@@ -82,13 +84,13 @@ int tokenizer_vocab_size(const struct tokenizer *tokenizer); // largest id + 1
 int32_t tokenizer_eos(const struct tokenizer *tokenizer); // -1 if there is none; generation_config.json may name more
 
 // Returns an upper bound on the bytes of text that one token stands for. A text of more than context * bound bytes is
-// too long and need not be encoded. Returns SIZE_MAX if there is no bound (tokens that include blanks, dropped
-// characters, fused unknowns).
+// too long and need not be encoded. Returns SIZE_MAX if there is no bound: if an added token includes the
+// blanks next to it, if characters are dropped, or if unknown characters are fused into one token.
 size_t tokenizer_longest_piece_bytes(const struct tokenizer *tokenizer);
 
 // Returns a lower bound on the number of tokens of a text [size_bytes], without the tokens of ADD_SPECIAL, at about a
-// nanosecond per byte. A byte b is part of a token of at most L(b) bytes, so the text has at least the sum of 1/L(b)
-// tokens.
+// nanosecond per byte. Let L(b) be the length of the longest token that has the byte b. Each byte of the text is at
+// least 1/L(b) of a token, and the bound is the sum over all bytes.
 size_t tokenizer_min_tokens(const struct tokenizer *tokenizer, const char *text, size_t size_bytes);
 
 // Returns a hash of everything that decides how text becomes ids: vocabulary, merges, added tokens, normalizer,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Converts text to ids in this order: split at added tokens, normalize the text between them, split at the added tokens
-// of normalized text, run the pre-tokenizer steps (each passes its pieces to the next), encode each piece with BPE.
+// Converts text to ids in this order: split at the added tokens that are found in raw text, normalize the text between
+// them, split at the added tokens that are found in normalized text, run the pre-tokenizer steps (each passes its
+// pieces to the next), encode each piece with BPE.
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -105,6 +106,8 @@ static enum status split_at_matches(struct encoder *e, int step, const struct te
     return pass_to_next_step(e, step, span, pending);
 }
 
+// Runs a step that only rewrites text: it prepends a blank, or replaces blanks by the step's text and prepends that
+// text as the step's scheme says. Passes the result to the next step.
 static enum status rewrite_blanks(struct encoder *e, int step, const struct text_span *span)
 {
     const struct pretoken_step *rule = &e->tokenizer->pretoken[step];
@@ -130,7 +133,7 @@ static enum status rewrite_blanks(struct encoder *e, int step, const struct text
     return status;
 }
 
-// Runs the steps from `step` on over a piece that is not empty.
+// Runs the pre-tokenizer steps from number `step` to the last on a piece, which must not be empty.
 static enum status pretokenize(struct encoder *e, int step, const struct text_span *span)
 {
     const struct tokenizer *t = e->tokenizer;

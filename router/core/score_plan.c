@@ -38,8 +38,8 @@ static enum skip_reason skip_reason_of(const struct core *c, const struct reques
     return SKIP_NONE;
 }
 
-// Predicts the times of a request whose prefill mode does not need them, for the client. Without costs of speculators,
-// only the time of the whole prompt may be known.
+// Predicts the times that the client is told, for a prefill mode whose decision does not need them. If the costs of
+// speculators are not known, only the time of the whole prompt can be predicted.
 static void predict(const struct core *c, struct request *r, int64_t now_us)
 {
     struct estimate whole;

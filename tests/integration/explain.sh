@@ -15,7 +15,7 @@ is '.stages.score == {"node_id": "reader", "bin_requests": 1, "bin_rows": .usage
 is '.stages.prefill.node_id == "heavy" and .stages.prefill.bin_rows == .usage.kept_tokens and .stages.prefill.bin_requests == 1'
 is '.usage.kept_tokens < .usage.prompt_tokens / 2 and .text != ""'
 
-# The same prompt again: its score is held. All of it from standard input: the whole prompt is predicted.
+# The router holds the score of the same prompt. Without pruning, the time of the whole prompt is predicted.
 explain --prompt-file "$work/report.txt" --prefill on --keep-rate 0.3 --json >"$work/answer"
 is '(.stages | has("score") | not) and .usage.score_cached_tokens == .usage.scored_tokens'
 for n in 100 200 400; do explain --prompt "$(seq 1 $n)" --prefill off --max-tokens 1 --json >"$work/answer"; done

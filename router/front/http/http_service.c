@@ -78,9 +78,9 @@ static const struct http_route routes[] = {
 };
 enum { N_ROUTES = sizeof routes / sizeof *routes };
 
-// Returns the limit in bytes of a body: the largest body that a prompt within the context can need. JSON may write a
-// byte of text as six bytes. Returns 0 if only the server's limit applies, as for completions, whose bodies may have
-// many prompts.
+// Returns the limit in bytes of a body: the largest body that a prompt within the context can need. JSON can need
+// six bytes for one byte of text. Returns 0 if only the server's limit applies. This is so for completions, because
+// one body may have many prompts.
 static size_t body_limit(const struct front *front, const struct http_route *route, size_t server_limit)
 {
     enum { ESCAPED_BYTES = 6 };

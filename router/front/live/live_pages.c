@@ -120,7 +120,7 @@ static void page_unref(const struct live_page *page)
     principal_unref(page->principal);
 }
 
-// Lists all pages, or the pages whose streams have not begun. The caller calls page_unref() for each.
+// Lists all pages, or, without `all`, the pages whose streams have not begun. The caller calls page_unref() for each.
 static int pages_copy(struct live_pages *pages, bool all, struct live_page list[LIVE_PAGES_MAX])
 {
     int n = 0;

@@ -101,7 +101,7 @@ void answers_submit(struct answer *first, const char *method);
 void client_close(struct client *client);
 
 // --- core's thread
-// Cancels the requests of `owner` (0: all owners) with this id, including requests whose message is not read yet.
+// Cancels each request with this id that belongs to `owner` (0: to any owner), even if its message is not read yet.
 // Returns false if no request has the id.
 bool client_abort(const struct front *front, struct core *c, const char *id, uint64_t owner, int64_t now_us);
 // If the client has no message and no answer left, calls client_ops.idle, and client_ops.free if the client is closed.
