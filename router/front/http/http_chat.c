@@ -14,14 +14,13 @@ enum { DEFAULT_TOKENS = 4096, TOOL_NAME_MAX = 64 };
 // --- the body
 
 static const struct json_unsupported unsupported[] = {
-    {"functions", "[]", NULL},
-    {"function_call", "\"none\"", NULL},
+    {"functions", "[]", "it is deprecated: give tools"},
+    {"function_call", "\"none\"", "it is deprecated: give tool_choice"},
     {"modalities", "[\"text\"]", NULL},
     {"audio", NULL, NULL},
-    {"reasoning_effort", NULL, "give it in chat_template_kwargs if the template reads it"},
-    {"verbosity", NULL, NULL},
     {"web_search_options", NULL, NULL},
     {"echo", "false", NULL},
+    {"add_special_tokens", "false", "the chat template adds them"},
     {"chat_template", NULL, "start the router with --chat-template"},
     {"continue_final_message", "false", NULL},
     {0},

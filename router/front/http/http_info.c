@@ -214,10 +214,10 @@ static enum status detokenize_read(const struct front *front, const json_t *body
     m.token_ids = http_input_alloc(&in, m.n_token_ids, sizeof *m.token_ids);
     enum status status = STATUS_OK;
     for (size_t i = 0; i < m.n_token_ids && status == STATUS_OK; i++) {
-        const json_t *id = json_array_get(v.tokens, i);
-        bool valid = json_is_integer(id) && json_integer_value(id) >= 0 && json_integer_value(id) <= INT_MAX;
+        json_int_t id = 0;
+        bool valid = json_whole(json_array_get(v.tokens, i), &id) && id >= 0 && id <= INT_MAX;
         if (!valid) status = json_refuse_type("tokens", "a list of token ids");
-        m.token_ids[i] = valid ? (uint32_t)json_integer_value(id) : 0;
+        m.token_ids[i] = valid ? (uint32_t)id : 0;
     }
     if (status == STATUS_OK) status = wire_detokenize(front, &m, text_p, n_p);
     http_input_fini(&in);

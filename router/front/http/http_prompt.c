@@ -15,10 +15,9 @@ static enum status read_ids(const json_t *list, struct http_input *in, struct ht
     prompt->n_ids = json_array_size(list);
     prompt->ids = http_input_alloc(in, prompt->n_ids, sizeof *prompt->ids);
     for (size_t i = 0; i < prompt->n_ids; i++) {
-        const json_t *id = json_array_get(list, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT_MAX)
-            return refuse_prompt();
-        prompt->ids[i] = (uint32_t)json_integer_value(id);
+        json_int_t id;
+        if (!json_whole(json_array_get(list, i), &id) || id < 0 || id > INT_MAX) return refuse_prompt();
+        prompt->ids[i] = (uint32_t)id;
     }
     return prompt->n_ids ? STATUS_OK : status_fail(STATUS_INVALID, "prompt: a list of token ids is empty");
 }

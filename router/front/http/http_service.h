@@ -7,6 +7,7 @@
 //   http_intake.c       passes bodies to their readers, directly or through the pool
 //   json_body.c         reads the fields of a JSON body with tables
 //   json_generation.c   converts the fields of a generation to a GenerateRequest
+//   json_variables.c    variables of the chat template that fields stand for
 //   json_writer.c       writes JSON text
 //   http_input.c        holds the fields and prompts of a body
 //   http_generation.c   a generation of any API: start, tokens, end
