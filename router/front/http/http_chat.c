@@ -7,7 +7,7 @@
 #include "router/front/http/http_openai.h"
 #include "router/front/http/json_body.h"
 
-enum { DEFAULT_TOKENS = 4096, TOOL_NAME_MAX = 64 };
+enum { DEFAULT_TOKENS = 4096, TOOL_NAME_MAX = 128 };
 
 #define TOOL_NAME_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
