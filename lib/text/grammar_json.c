@@ -66,12 +66,21 @@ static enum status read_response_format(const json_t *format, struct grammar_spe
     return set_schema("response_format.json_schema.schema", schema, spec);
 }
 
-// Refuses a second field with a grammar. *field_p is the name of the first field, or NULL if there was none.
-static enum status check_single(const char *name, const char **field_p)
+// Moves `more`, the grammar of the field `name`, to `spec`. *field_p is the name of the first field with a grammar, or
+// NULL if there was none. A second field must have the same grammar: some clients send it under the old and the new
+// name.
+static enum status take_grammar(const char *name, struct grammar_spec *more, const char **field_p,
+                                struct grammar_spec *spec)
 {
-    if (*field_p) return status_fail(STATUS_INVALID, "%s: not allowed together with %s", name, *field_p);
-    *field_p = name;
-    return STATUS_OK;
+    bool other = *field_p && !grammar_specs_equal(more, spec);
+    if (!*field_p) {
+        *spec = *more;
+        *field_p = name;
+    } else {
+        grammar_spec_free(more);
+    }
+    return other ? status_fail(STATUS_INVALID, "%s: not allowed together with %s, which differs", name, *field_p)
+                 : STATUS_OK;
 }
 
 static enum status read_fields(const json_t *body, struct grammar_spec *spec)
@@ -87,8 +96,9 @@ static enum status read_fields(const json_t *body, struct grammar_spec *spec)
         const char *places[] = {names[i], "structured_outputs"};
         for (int v = 0; v < 2; v++) {
             if (!values[v] || json_is_null(values[v])) continue;
-            TRY(check_single(places[v], &field));
-            TRY(read_member(members[i], places[v], values[v], spec));
+            struct grammar_spec of_field = {0};
+            TRY(read_member(members[i], places[v], values[v], &of_field));
+            TRY(take_grammar(places[v], &of_field, &field, spec));
         }
     }
     const json_t *format = json_object_get(body, "response_format");
@@ -96,10 +106,7 @@ static enum status read_fields(const json_t *body, struct grammar_spec *spec)
     struct grammar_spec of_format = {0};
     TRY(read_response_format(format, &of_format));
     if (of_format.kind == GRAMMAR_NONE) return STATUS_OK;
-    enum status status = check_single("response_format", &field);
-    grammar_spec_free(status == STATUS_OK ? spec : &of_format);
-    if (status == STATUS_OK) *spec = of_format;
-    return status;
+    return take_grammar("response_format", &of_format, &field, spec);
 }
 
 enum status grammar_from_json(const json_t *body, struct grammar_spec *spec)

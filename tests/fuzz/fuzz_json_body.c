@@ -7,6 +7,7 @@
 #include "router/front/http/json_anthropic.h"
 #include "router/front/http/json_body.h"
 #include "router/front/http/json_generation.h"
+#include "router/front/http/json_images.h"
 #include "router/front/http/json_responses.h"
 #include "router/front/http/json_responses_answer.h"
 #include "router/front/http/json_writer.h"
@@ -81,12 +82,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_refusal(status);
         return 0;
     }
+    if (size / 4 % 2) json_images_replace(body, "[image]");
     read_generation(body);
     check_echo(body);
     status = responses_to_chat(body, &chat);
     check_chat(status, chat);
     chat = NULL;
-    status = anthropic_to_chat(body, size % 2, &chat);
+    const struct anthropic_options options = {.counted = size % 2, .system_turns = size / 2 % 2};
+    status = anthropic_to_chat(body, &options, &chat);
     check_chat(status, chat);
     json_decref(body);
     return 0;

@@ -7,21 +7,20 @@
 #include "router/front/http/http_openai.h"
 #include "router/front/http/json_body.h"
 
-enum { DEFAULT_TOKENS = 4096, TOOL_NAME_MAX = 64 };
+enum { DEFAULT_TOKENS = 4096, TOOL_NAME_MAX = 128 };
 
 #define TOOL_NAME_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
 
 // --- the body
 
 static const struct json_unsupported unsupported[] = {
-    {"functions", "[]", NULL},
-    {"function_call", "\"none\"", NULL},
+    {"functions", "[]", "it is deprecated: give tools"},
+    {"function_call", "\"none\"", "it is deprecated: give tool_choice"},
     {"modalities", "[\"text\"]", NULL},
     {"audio", NULL, NULL},
-    {"reasoning_effort", NULL, "give it in chat_template_kwargs if the template reads it"},
-    {"verbosity", NULL, NULL},
     {"web_search_options", NULL, NULL},
     {"echo", "false", NULL},
+    {"add_special_tokens", "false", "the chat template adds them"},
     {"chat_template", NULL, "start the router with --chat-template"},
     {"continue_final_message", "false", NULL},
     {0},

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "lib/base/status.h"
+#include "router/front/http/json_images.h"
 
 static bool listed(const char *const *names, const char *name)
 {
@@ -31,7 +32,8 @@ static enum status block_add(json_t *parts, const json_t *block, const char *con
     json_t *text = json_object_get(block, "text");
     if (!type) return status_fail(STATUS_INVALID, "%s[%zu]: must be an object with a type", where, index);
     if (!listed(types, type)) {
-        return status_fail(STATUS_UNSUPPORTED, "%s[%zu]: type %.64s is not supported: send text", where, index, type);
+        return status_fail(STATUS_UNSUPPORTED, "%s[%zu]: type %.64s is not supported: send text%s", where, index, type,
+                           json_image_remedy(type));
     }
     if (!json_is_string(text)) return status_fail(STATUS_INVALID, "%s[%zu].text: must be a string", where, index);
     json_array_append_new(parts, json_pack("{s:s,s:O}", "type", "text", "text", text));
