@@ -71,6 +71,12 @@ void json_set_response_format(json_t *chat, const json_t *format)
     }
 }
 
+bool json_tool_name_valid(const char *name)
+{
+    static const char characters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+    return name && *name && strlen(name) <= TOOL_NAME_BYTES_MAX && !name[strspn(name, characters)];
+}
+
 void json_event_begin(struct bytes *out, const char *name)
 {
     JSON_ADD(out, "event: ");
