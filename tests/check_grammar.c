@@ -77,7 +77,8 @@ static bool answer(enum grammar_kind kind, const char *text, uint64_t random, bo
     int32_t tokens[TOKENS_MAX];
     bool ended = false;
     while (n < TOKENS_MAX && !(ended = grammar_matcher_is_complete(m))) {
-        ck_assert_int_eq(grammar_matcher_mask(m, mask), STATUS_OK);
+        ck_assert_msg(grammar_matcher_mask(m, mask) == STATUS_OK, "%s after %.*s", status_message(), (int)out->n,
+                      out->data ? out->data : "");
         if (replay) {
             struct grammar_matcher *second = matcher_for(kind, text);
             ck_assert_int_eq(grammar_matcher_accept(second, tokens, n), STATUS_OK);

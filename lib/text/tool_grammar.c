@@ -95,12 +95,28 @@ static enum status add_calls(const struct tool_choice *choice, const char *membe
     return status_fail(STATUS_INVALID, "tool_choice: no tool has the name '%.64s'", choice->name ? choice->name : "");
 }
 
-static enum status schema_create(const struct tool_choice *choice, const char *member, bool list, json_t **root_p)
+// Adds the schema of an answer without calls. Two JSON grammars that begin alike are too much for llguidance, so that
+// in this form of calls one schema describes both.
+static enum status add_format(const char *format, json_t *root, json_t *calls)
 {
+    static const char place[] = "#/$defs/format";
+    json_t *schema = json_loads(format, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    json_object_del(schema, "$id");
+    json_object_del(schema, "x-guidance");
+    json_object_set_new(json_object_get(root, "$defs"), "format", schema);
+    json_array_append_new(calls, json_pack("{s:s}", "$ref", place));
+    return refs_move(schema, place);
+}
+
+static enum status schema_create(const struct tool_choice *choice, enum output_calls form, json_t **root_p)
+{
+    const char *member = form == OUTPUT_CALLS_LLAMA3 ? "parameters" : "arguments";
     json_t *root = json_pack("{s:{s:s}, s:{}}", "x-guidance", "whitespace_pattern", "[ ]", "$defs");
     json_t *calls = json_array();
     enum status status = add_calls(choice, member, root, calls);
-    if (list) {
+    if (status == STATUS_OK && form == OUTPUT_CALLS_LLAMA3 && choice->format)
+        status = add_format(choice->format, root, calls);
+    if (form == OUTPUT_CALLS_MISTRAL) {
         json_object_set_new(root, "type", json_string("array"));
         json_object_set_new(root, "items", json_pack("{s:o}", "anyOf", calls));
         json_object_set_new(root, "minItems", json_integer(1));
@@ -133,8 +149,9 @@ static char *lark_calls(enum output_calls form, int32_t marker, bool single, con
 static char *lark_create(enum output_calls form, int32_t marker, const struct tool_choice *choice, const char *schema)
 {
     char *calls = lark_calls(form, marker, choice->single, schema);
-    char *lark = choice->format ? mem_format("start: calls | text\ntext: %%json %s\n%s", choice->format, calls)
-                                : mem_format("start: calls\n%s", calls);
+    char *lark = choice->format && form != OUTPUT_CALLS_LLAMA3
+                     ? mem_format("start: calls | text\ntext: %%json %s\n%s", choice->format, calls)
+                     : mem_format("start: calls\n%s", calls);
     free(calls);
     return lark;
 }
@@ -145,8 +162,7 @@ enum status tool_grammar_create(enum output_calls form, int32_t marker, const st
     if (form == OUTPUT_CALLS_NONE)
         return status_fail(STATUS_UNSUPPORTED, "tool_choice: the form of the model's tool calls is not known");
     json_t *schema;
-    TRY(schema_create(choice, form == OUTPUT_CALLS_LLAMA3 ? "parameters" : "arguments", form == OUTPUT_CALLS_MISTRAL,
-                      &schema));
+    TRY(schema_create(choice, form, &schema));
     char *text = json_dumps(schema, JSON_COMPACT);
     *spec_p = grammar_spec_of(GRAMMAR_LARK, lark_create(form, marker, choice, text));
     free(text);
