@@ -220,11 +220,69 @@ START_TEST(a_prompt_over_the_context_is_counted)
     for (int i = 0; i < 3; i++) {
         char *answer = post_ask(paths[i], body);
         const char *count = strstr(answer, i ? "\"count\":" : "\"input_tokens\":");
-        check_answer(answer, i < 2 ? 200 : 400, i < 2 ? "" : "the context holds 512 tokens");
+        check_answer(answer, i < 2 ? 200 : 400, i < 2 ? "" : "maximum context length is 512 tokens. However, ");
         if (i < 2) ck_assert_int_gt(atoi(strchr(count, ':') + 1), CONTEXT);
         free(answer);
     }
     free(body);
+}
+END_TEST
+
+// Client libraries look for the words and the code of their API, and then shorten the conversation.
+START_TEST(a_prompt_over_the_context_is_refused_in_the_words_of_its_api)
+{
+    static const struct {
+        const char *path, *form, *words;
+    } cases[] = {
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}",
+         "\"message\":\"This model's maximum context length is 512 tokens. However, the prompt has 1032 tokens: "
+         "shorten it\""
+         ",\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"context_length_exceeded\""},
+        {"/v1/completions", "{\"prompt\":\"%s\"}",
+         "maximum context length is 512 tokens. However, the prompt has 1025 tokens: shorten it\""},
+        {"/v1/responses", "{\"input\":\"%s\"}", "\"code\":\"context_length_exceeded\""},
+        {"/v1/messages", "{\"max_tokens\":4,\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}",
+         "{\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\",\"message\":\"prompt is too long: 1032 "
+         "tokens > 511 maximum\"}}"},
+    };
+    char words[4 * CONTEXT + 1] = "";
+    for (int i = 0; i < 2 * CONTEXT; i++)
+        memcpy(words + 2 * i, " a", 3);
+    char *body = mem_format(cases[_i].form, words), *answer = post_ask(cases[_i].path, body);
+    check_answer(answer, 400, cases[_i].words);
+    free(answer);
+    free(body);
+}
+END_TEST
+
+static const struct {
+    const char *path, *form, *words;
+} with_images[] = {
+    {"/v1/messages/count_tokens", "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":%s}]}]}",
+     "\"image\",\"source\":{\"type\":\"base64\",\"media_type\":\"image/png\",\"data\":\"AA==\"}"},
+    {"/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":%s}]}]}",
+     "\"image_url\",\"image_url\":{\"url\":\"data:image/png;base64,AA==\"}"},
+};
+
+// Returns what the path answers to the form with `part`.
+static char *ask_part(int i, const char *part)
+{
+    char *body = mem_format(with_images[i].form, part), *answer = post_ask(with_images[i].path, body);
+    free(body);
+    return answer;
+}
+
+START_TEST(an_image_is_refused_or_replaced_by_a_text)
+{
+    char *refused = ask_part(_i, with_images[_i].words);
+    check_answer(refused, 400, "--image-text");
+    front.image_text = "[an image]";
+    char *replaced = ask_part(_i, with_images[_i].words), *text = ask_part(_i, "\"text\",\"text\":\"[an image]\"");
+    check_answer(replaced, 200, "");
+    ck_assert_str_eq(strstr(replaced, "\r\n\r\n"), strstr(text, "\r\n\r\n"));
+    free(text);
+    free(replaced);
+    free(refused);
 }
 END_TEST
 
@@ -599,6 +657,8 @@ SUITE("http_api")
     TEST(what_may_succeed_later_is_tried_again);
     TEST(turns_of_one_role_are_rendered_as_one);
     TEST(a_prompt_over_the_context_is_counted);
+    LOOP(a_prompt_over_the_context_is_refused_in_the_words_of_its_api, 0, 4);
+    EACH(an_image_is_refused_or_replaced_by_a_text, with_images);
     EACH(a_grammar_that_is_compiled_delays_no_other_connection, with_grammar);
     TEST(a_wrong_grammar_is_refused);
     LOOP(the_tokens_of_a_message_have_its_text, 0, SPLIT_ANSWERS);

@@ -8,11 +8,18 @@
 #include "router/front/http/json_anthropic.h"
 #include "router/front/http/json_anthropic_answer.h"
 #include "router/front/http/json_body.h"
+#include "router/front/http/json_images.h"
 #include "tests/json_expect.h"
 
 static enum status message_to_chat(const json_t *body, json_t **chat_p)
 {
-    return anthropic_to_chat(body, false, chat_p);
+    return anthropic_to_chat(body, &(struct anthropic_options){0}, chat_p);
+}
+
+// Translates for a chat template that renders system turns anywhere.
+static enum status message_with_system_turns(const json_t *body, json_t **chat_p)
+{
+    return anthropic_to_chat(body, &(struct anthropic_options){.system_turns = true}, chat_p);
 }
 
 static const struct request_usage usage = {
@@ -31,14 +38,15 @@ START_TEST(a_message_is_asked_for_as_a_chat)
         "\"ephemeral\"}}],\"messages\":[{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\","
         "\"content\":[{\"type\":\"text\",\"text\":\"b\"}]},{\"role\":\"user\",\"content\":\"c\"}],"
         "\"stop_sequences\":[\"x\"],\"top_k\":3,\"top_p\":0.5,\"stream\":true,\"keep_rate\":0.3,"
-        "\"metadata\":{\"user_id\":\"u\"},\"thinking\":{\"type\":\"disabled\"},\"tools\":[],\"n\":1,"
+        "\"metadata\":{\"user_id\":\"u\"},\"tools\":[],\"n\":1,"
         "\"stop\":null,\"service_tier\":\"auto\"}",
         "{\"max_completion_tokens\":5,\"messages\":[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":"
         "\"s\"}]},{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"text\","
         "\"text\":\"b\"}]},{\"role\":\"user\",\"content\":\"c\"}],\"stop\":[\"x\"],\"top_k\":3,\"top_p\":0.5,"
         "\"stream\":true,\"keep_rate\":0.3,\"user\":\"u\",\"n\":1}");
     json_t *body = parse("{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}]}"), *chat;
-    ck_assert_int_eq(anthropic_to_chat(body, true, &chat), STATUS_OK); // counting needs no max_tokens
+    ck_assert_int_eq(anthropic_to_chat(body, &(struct anthropic_options){.counted = true}, &chat),
+                     STATUS_OK); // counting needs no max_tokens
     json_decref(chat);
     json_decref(body);
 }
@@ -69,13 +77,18 @@ START_TEST(tools_of_a_message_are_those_of_a_chat)
 END_TEST
 
 // Checks the messages of a chat that a conversation of turns becomes.
-static void check_turns(const char *turns, const char *messages)
+static void check_turns_by(translate_fn *translate, const char *turns, const char *messages)
 {
     char *body = mem_format("{\"max_tokens\":5,\"messages\":[%s]}", turns);
     char *chat = mem_format("{\"max_completion_tokens\":5,\"messages\":[%s]}", messages);
-    check_chat(message_to_chat, body, chat);
+    check_chat(translate, body, chat);
     free(chat);
     free(body);
+}
+
+static void check_turns(const char *turns, const char *messages)
+{
+    check_turns_by(message_to_chat, turns, messages);
 }
 
 START_TEST(consecutive_turns_of_one_role_are_one_turn)
@@ -111,6 +124,124 @@ START_TEST(consecutive_turns_of_one_role_are_one_turn)
 }
 END_TEST
 
+#define SYSTEM "{\"role\":\"system\",\"content\":"
+
+START_TEST(system_turns_stay_in_their_places)
+{
+    check_turns_by(message_with_system_turns,
+                   SYSTEM "\"s\"}," SYSTEM "\"t\"}," USER "\"a\"}," SYSTEM "[" PART("u") "]}," USER "\"b\"}," SYSTEM
+                                                                                         "\"v\"}",
+                   SYSTEM "[" PART("s") "," PART("t") "]}," USER "\"a\"}," SYSTEM
+                                                      "[" PART("u") "]}," USER "\"b\"}," SYSTEM "\"v\"}");
+    // A call is followed by its result.
+    check_turns_by(
+        message_with_system_turns,
+        USER "\"a\"}," ASSISTANT "[" CALL("1") "]}," SYSTEM "\"s\"}," USER "[" RESULT("1") "," PART("b") "]}",
+        USER "\"a\"}," ASSISTANT "null,\"tool_calls\":[" CALLED("1") "]}," TOOL("1") "," USER "[" PART("b") "]}," SYSTEM
+                                                                                                            "\"s\"}");
+}
+END_TEST
+
+// Templates such as Mistral's refuse system turns after the first.
+START_TEST(system_turns_join_the_turn_before_them)
+{
+    check_turns(SYSTEM "\"s\"}," USER "\"a\"}," SYSTEM "\"t\"}," USER "\"b\"}," ASSISTANT "\"c\"}," SYSTEM
+                       "[" PART("u") "]}," USER "\"d\"}",
+                SYSTEM "\"s\"}," USER "[" PART("a") "," PART("t") "," PART("b") "]}," ASSISTANT "\"c\"}," USER
+                                                                                "[" PART("u") "," PART("d") "]}");
+    check_turns(USER "\"a\"}," ASSISTANT "[" CALL("1") "]}," SYSTEM "\"s\"}," USER "[" RESULT("1") "]}",
+                USER "\"a\"}," ASSISTANT "null,\"tool_calls\":[" CALLED("1") "]},{\"role\":\"tool\",\"content\":[" PART(
+                    "r1") "," PART("s") "],\"tool_call_id\":\"1\"}");
+}
+END_TEST
+
+#define HELLO_TURN "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]"
+
+START_TEST(thinking_and_effort_are_variables_of_the_template)
+{
+    static const char *const cases[][2] = {
+        {"\"thinking\":{\"type\":\"adaptive\",\"display\":\"omitted\"},\"output_config\":{\"effort\":\"high\"}",
+         "\"chat_template_kwargs\":{\"enable_thinking\":true,\"thinking\":true},\"reasoning_effort\":\"high\""},
+        {"\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024},\"chat_template_kwargs\":{\"thinking\":false,"
+         "\"x\":1}",
+         "\"chat_template_kwargs\":{\"enable_thinking\":true,\"thinking\":false,\"x\":1,\"thinking_budget\":1024}"},
+        {"\"thinking\":{\"type\":\"disabled\"}",
+         "\"chat_template_kwargs\":{\"enable_thinking\":false,\"thinking\":false}"},
+        {"\"output_config\":{\"effort\":null,\"format\":{\"type\":\"text\"}},\"output_format\":{\"type\":\"text\"}",
+         "\"response_format\":{\"type\":\"text\"}"}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *body = mem_format("{\"max_tokens\":5,%s," HELLO_TURN "}", cases[i][0]);
+        char *chat = mem_format("{\"max_completion_tokens\":5,%s," HELLO_TURN "}", cases[i][1]);
+        check_chat(message_to_chat, body, chat);
+        free(chat);
+        free(body);
+    }
+}
+END_TEST
+
+// The shape of a request of Claude Code 2.1 in the second step of an agent, with short texts.
+START_TEST(a_request_of_claude_code_is_asked_for_as_a_chat)
+{
+    check_chat(
+        message_with_system_turns,
+        "{\"model\":\"m\",\"max_tokens\":32000,\"stream\":true,"
+        "\"thinking\":{\"type\":\"adaptive\",\"display\":\"omitted\"},\"output_config\":{\"effort\":\"high\"},"
+        "\"context_management\":{\"edits\":[{\"type\":\"clear_thinking_20251015\",\"keep\":\"all\"}]},"
+        "\"metadata\":{\"user_id\":\"{\\\"device_id\\\":\\\"d\\\"}\"},"
+        "\"system\":[{\"type\":\"text\",\"text\":\"x-anthropic-billing-header: cc_version=2.1.332.0b8;\"},"
+        "{\"type\":\"text\",\"text\":\"You are an agent.\",\"cache_control\":{\"type\":\"ephemeral\"}}],"
+        "\"tools\":[{\"name\":\"Bash\",\"description\":\"d\",\"input_schema\":{\"type\":\"object\"},"
+        "\"eager_input_streaming\":true},{\"name\":\"DeferredToolPlaceholder\",\"description\":\"p\","
+        "\"input_schema\":{\"type\":\"object\"},\"defer_loading\":true}],"
+        "\"messages\":[" USER "[" PART("reminder") "," PART(
+            "list") "]}," SYSTEM "[{\"type\":\"text\",\"text\":\"environment\",\"cache_control\":{\"type\":"
+                    "\"ephemeral\"}}]}," ASSISTANT
+                    "[{\"type\":\"thinking\",\"thinking\":\"\",\"signature\":\"\"},{\"type\":\"tool_use\",\"id\":\"1\","
+                    "\"name\":\"Bash\",\"input\":{\"command\":\"ls\"},\"caller\":{\"type\":\"direct\"}}]}," USER
+                    "[{\"type\":\"tool_result\",\"tool_use_id\":\"1\",\"is_error\":false,\"content\":[" PART(
+                        "a") "," PART("b") ",{\"type\":\"tool_reference\",\"tool_name\":\"WebFetch\"}],"
+                                           "\"cache_control\":{\"type\":\"ephemeral\"}}]}," SYSTEM "\"note\"}]}",
+        "{\"model\":\"m\",\"max_completion_tokens\":32000,\"stream\":true,\"user\":\"{\\\"device_id\\\":\\\"d\\\"}\","
+        "\"chat_template_kwargs\":{\"enable_thinking\":true,\"thinking\":true},\"reasoning_effort\":\"high\","
+        "\"tool_choice\":\"auto\",\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"Bash\","
+        "\"description\":\"d\",\"parameters\":{\"type\":\"object\"}}},{\"type\":\"function\",\"function\":"
+        "{\"name\":\"DeferredToolPlaceholder\",\"description\":\"p\",\"parameters\":{\"type\":\"object\"}}}],"
+        "\"messages\":[" SYSTEM
+        "[" PART("You are an agent.") "]}," USER "[" PART("reminder") "," PART("list") "]}," SYSTEM "[" PART(
+            "environment") "]}," ASSISTANT "null,\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\",\"function\":"
+                           "{\"name\":\"Bash\",\"arguments\":\"{\\\"command\\\":\\\"ls\\\"}\"}}]},{\"role\":\"tool\","
+                           "\"content\":[" PART("a") "," PART("b") "," PART(
+                               "WebFetch") "],\"tool_call_id\":\"1\"}," SYSTEM "\"note\"}]}");
+}
+END_TEST
+
+static void check_images(const char *body, const char *expected)
+{
+    json_t *value = parse(body);
+    json_images_replace(value, "[image]");
+    check_equal(value, expected);
+    json_decref(value);
+}
+
+START_TEST(images_of_all_apis_are_replaced)
+{
+#define IMAGE        "{\"type\":\"image\",\"source\":{\"type\":\"url\",\"url\":\"x\"}}"
+#define REPLACED     PART("[image]")
+#define IN_RESULT(p) USER "[{\"type\":\"tool_result\",\"tool_use_id\":\"1\",\"content\":[" PART("a") "," p "]}," p "]}"
+    check_images("{\"messages\":[" IN_RESULT(IMAGE) "]}", "{\"messages\":[" IN_RESULT(REPLACED) "]}");
+    check_images("{\"messages\":[" USER "[{\"type\":\"image_url\",\"image_url\":{\"url\":\"x\"}}," PART("a") "]}]}",
+                 "{\"messages\":[" USER "[" REPLACED "," PART("a") "]}]}");
+    check_images("{\"input\":[" USER "[{\"type\":\"input_image\",\"image_url\":\"x\"}]},"
+                 "{\"type\":\"function_call_output\",\"output\":[{\"type\":\"input_image\"}]}]}",
+                 "{\"input\":[" USER "[{\"type\":\"input_text\",\"text\":\"[image]\"}]},"
+                 "{\"type\":\"function_call_output\",\"output\":[{\"type\":\"input_text\",\"text\":\"[image]\"}]}]}");
+    // Arguments of a call are the user's data. Other values are refused later.
+    check_images(
+        "{\"messages\":[{\"tool_calls\":[{\"type\":\"image\"}]},5,{\"content\":{\"type\":\"image\"}}],\"input\":5}",
+        "{\"messages\":[{\"tool_calls\":[{\"type\":\"image\"}]},5,{\"content\":{\"type\":\"image\"}}],\"input\":5}");
+}
+END_TEST
+
 START_TEST(a_message_that_needs_more_is_refused)
 {
 #define TURNS "\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]"
@@ -122,8 +253,10 @@ START_TEST(a_message_that_needs_more_is_refused)
         {"{\"max_tokens\":5}", "messages: must be a list of turns"},
         {"{\"max_tokens\":5,\"messages\":[]}", "messages: must be a list of turns"},
         {"{\"max_tokens\":5,\"messages\":{}}", "messages: must be a list"},
-        {"{\"max_tokens\":5,\"messages\":[5]}", "messages[0].role: must be user or assistant"},
-        {"{\"max_tokens\":5,\"messages\":[{\"role\":\"system\",\"content\":\"a\"}]}", "messages[0].role: must be"},
+        {"{\"max_tokens\":5,\"messages\":[5]}", "messages[0].role: must be user, assistant or system"},
+        {"{\"max_tokens\":5,\"messages\":[{\"role\":\"tool\",\"content\":\"a\"}]}", "messages[0].role: must be"},
+        {"{\"max_tokens\":5,\"messages\":[{\"role\":\"system\",\"content\":[" CALL("1") "]}]}",
+         "messages[0].content[0]: type tool_use is not supported"},
         {"{\"max_tokens\":5,\"messages\":[{\"role\":\"user\"}]}", "messages[0].content: must be a string or a list"},
         {"{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"image\"}]}]}",
          "messages[0].content[0]: type image is not supported: send text"},
@@ -140,8 +273,17 @@ START_TEST(a_message_that_needs_more_is_refused)
          "messages[0].content[0]: a tool_use block must have"},
         {"{\"max_tokens\":5,\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"thinking\"}]}]}",
          "messages[0].content[0]"},
-        {"{\"max_tokens\":5,\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":1024}," TURNS "}",
-         "thinking: not supported"},
+        {"{\"max_tokens\":5,\"thinking\":{\"type\":\"on\"}," TURNS "}",
+         "thinking.type: must be enabled, adaptive or disabled"},
+        {"{\"max_tokens\":5,\"thinking\":{\"type\":\"enabled\",\"budget_tokens\":0}," TURNS "}",
+         "thinking.budget_tokens: must be a whole number from 1"},
+        {"{\"max_tokens\":5,\"output_config\":{\"effort\":5}," TURNS "}", "output_config.effort: must be a string"},
+        {"{\"max_tokens\":5,\"output_config\":{\"effort\":\"\"}," TURNS "}", "output_config.effort: must be a word"},
+        {"{\"max_tokens\":5,\"output_config\":{\"format\":{\"type\":\"text\"}},\"output_format\":{\"type\":\"json_"
+         "object\"}," TURNS "}",
+         "output_format: not allowed together with output_config.format"},
+        {"{\"max_tokens\":5,\"context_management\":5," TURNS "}", "context_management: must be an object"},
+        {"{\"max_tokens\":5,\"container\":\"c\"," TURNS "}", "container: not supported"},
         {"{\"max_tokens\":5,\"stop_sequences\":\"x\"," TURNS "}", "stop_sequences: must be a list"},
         {"{\"max_tokens\":5,\"max_completion_tokens\":5," TURNS "}",
          "max_completion_tokens: not supported: give max_tokens"},
@@ -273,6 +415,11 @@ SUITE("json apis")
     TEST(a_message_is_asked_for_as_a_chat);
     TEST(tools_of_a_message_are_those_of_a_chat);
     TEST(consecutive_turns_of_one_role_are_one_turn);
+    TEST(system_turns_stay_in_their_places);
+    TEST(system_turns_join_the_turn_before_them);
+    TEST(thinking_and_effort_are_variables_of_the_template);
+    TEST(a_request_of_claude_code_is_asked_for_as_a_chat);
+    TEST(images_of_all_apis_are_replaced);
     TEST(a_message_that_needs_more_is_refused);
     TEST(a_message_says_why_it_stopped);
     TEST(a_streamed_message_has_anthropics_events_in_order);

@@ -12,7 +12,7 @@
 static enum status to_chat(const json_t *body, json_t **chat_p)
 {
     struct responses_tools tools = {0};
-    enum status status = responses_to_chat(body, &tools, chat_p);
+    enum status status = responses_to_chat(body, true, &tools, chat_p);
     responses_tools_fini(&tools);
     return status;
 }
@@ -83,6 +83,29 @@ START_TEST(a_response_with_tools_is_asked_for_as_a_chat)
         "{\"role\":\"tool\",\"tool_call_id\":\"c2\",\"content\":[{\"type\":\"text\",\"text\":\"5\"}]},"
         "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":["
         "{\"id\":\"c3\",\"type\":\"function\",\"function\":{\"name\":\"h\",\"arguments\":\"{}\"}}]}]}");
+}
+END_TEST
+
+static enum status to_chat_without_system_turns(const json_t *body, json_t **chat_p)
+{
+    struct responses_tools tools = {0};
+    enum status status = responses_to_chat(body, false, &tools, chat_p);
+    responses_tools_fini(&tools);
+    return status;
+}
+
+// Templates such as Mistral's refuse system turns after the first.
+START_TEST(instructions_between_turns_join_the_turn_before_them)
+{
+    check_chat(
+        to_chat_without_system_turns,
+        "{\"instructions\":\"s\",\"input\":[{\"role\":\"developer\",\"content\":\"t\"},"
+        "{\"role\":\"user\",\"content\":\"a\"},{\"role\":\"system\",\"content\":\"u\"},"
+        "{\"role\":\"assistant\",\"content\":\"b\"},{\"role\":\"developer\",\"content\":\"v\"}]}",
+        "{\"messages\":[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"s\"},"
+        "{\"type\":\"text\",\"text\":\"t\"}]},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},"
+        "{\"type\":\"text\",\"text\":\"u\"}]},{\"role\":\"assistant\",\"content\":\"b\"},"
+        "{\"role\":\"user\",\"content\":\"v\"}]}");
 }
 END_TEST
 
@@ -497,7 +520,7 @@ START_TEST(custom_tools_and_namespaces_become_functions)
 {
     struct responses_tools tools = {0};
     json_t *body = parse(three_types), *chat;
-    ck_assert_int_eq(responses_to_chat(body, &tools, &chat), STATUS_OK);
+    ck_assert_int_eq(responses_to_chat(body, true, &tools, &chat), STATUS_OK);
     check_at(
         chat, "tools.0",
         "{\"type\":\"function\",\"function\":{\"name\":\"patch\",\"description\":\"d\",\"parameters\":{\"type\":"
@@ -604,7 +627,7 @@ static json_t *custom_call(const char *arguments, size_t piece)
 {
     struct responses_tools tools = {0};
     json_t *body = parse(three_types), *chat, *item = NULL;
-    ck_assert_int_eq(responses_to_chat(body, &tools, &chat), STATUS_OK);
+    ck_assert_int_eq(responses_to_chat(body, true, &tools, &chat), STATUS_OK);
     struct responses_answer a = answer_start();
     struct bytes out = {0}, deltas = {0};
     const struct chat_call call = {.id = "c1"};
@@ -670,6 +693,7 @@ SUITE("responses")
 {
     TEST(a_response_is_asked_for_as_a_chat);
     TEST(a_response_with_tools_is_asked_for_as_a_chat);
+    TEST(instructions_between_turns_join_the_turn_before_them);
     TEST(a_response_that_needs_more_is_refused);
     TEST(a_response_repeats_a_bounded_part_of_its_request);
     TEST(long_instructions_are_taken_but_not_repeated);

@@ -16,11 +16,12 @@
 enum { PRIORITY_LEVELS = 2 * PRIORITY_MAX + 1 };
 int sched_priority_level(int32_t priority); // 0 is the lowest
 
-// The client's prompt and options. Constant once the request is TOKENISED.
+// The client's prompt and options. Constant once the request is admitted.
 struct request_spec {
     int32_t *tokens; // [n_tokens] the whole prompt; owned
     int n_tokens;
     struct sampling sampling; // resolved: max_tokens is set
+    struct context_policy context;
     struct prefill prefill;
     struct token_range *pinned; // ranges kept whatever their importance; owned
     int n_pinned;

@@ -8,6 +8,7 @@
 #include "router/front/http/json_body.h"
 #include "router/front/http/json_custom_input.h"
 #include "router/front/http/json_generation.h"
+#include "router/front/http/json_images.h"
 #include "router/front/http/json_responses.h"
 #include "router/front/http/json_responses_answer.h"
 #include "router/front/http/json_writer.h"
@@ -126,15 +127,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         check_refusal(status);
         return 0;
     }
+    if (size / 4 % 2) json_images_replace(body, "[image]");
     read_generation(body);
     check_echo(body);
     struct responses_tools tools = {0};
-    status = responses_to_chat(body, &tools, &chat);
+    status = responses_to_chat(body, size % 2, &tools, &chat);
     check_tools(&tools);
     check_chat(status, chat);
     responses_tools_fini(&tools);
     chat = NULL;
-    status = anthropic_to_chat(body, size % 2, &chat);
+    const struct anthropic_options options = {.counted = size % 2, .system_turns = size / 2 % 2};
+    status = anthropic_to_chat(body, &options, &chat);
     check_chat(status, chat);
     json_decref(body);
     return 0;

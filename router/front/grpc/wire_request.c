@@ -205,9 +205,11 @@ static enum status message_read(const Forepack__V1__Message *m, size_t i, json_t
 // The prompt of a message: text, token ids or chat turns.
 struct wire_prompt {
     const ProtobufCBinaryData *text;
+    bool text_given; // as in struct intake_prompt
     const uint32_t *ids;
     size_t n_ids;
-    const char *ids_field; // as in struct intake_prompt
+    const char *ids_field;    // as in struct intake_prompt
+    enum context_words words; // as in struct intake_prompt
     struct Forepack__V1__Message *const *messages;
     size_t n_messages;
     const struct chat_conversation *conversation; // a chat that replaces `messages`; NULL: none
@@ -241,9 +243,11 @@ static enum status wire_prompt_read(const struct front *front, const struct wire
     conversation.wants_turns = prompt->wants_turns;
     const struct intake_prompt given = {.text = (const char *)prompt->text->data,
                                         .text_bytes = prompt->text->len,
+                                        .text_given = prompt->text_given,
                                         .ids = prompt->ids,
                                         .n_ids = prompt->n_ids,
                                         .ids_field = prompt->ids_field,
+                                        .words = prompt->words,
                                         .max_ids = prompt->max_ids,
                                         .conversation = messages || prompt->conversation ? &conversation : NULL};
     enum status status = intake_tokenise(front, &given, tokens_p);
@@ -364,9 +368,11 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
                               const struct wire_options *options, struct request *r, struct text_stream **text_p)
 {
     const struct wire_prompt prompt = {.text = &m->text,
+                                       .text_given = options->text_given,
                                        .ids = m->token_ids,
                                        .n_ids = m->n_token_ids,
                                        .ids_field = options->ids_field,
+                                       .words = options->context.words,
                                        .messages = m->messages,
                                        .n_messages = m->n_messages,
                                        .conversation = options->conversation};
@@ -381,7 +387,8 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
     const char *operation = m->n_messages || options->conversation ? "chat" : "text_completion";
     TRY(prompt_read(front, &prompt, m->model, operation, m->prefill, r));
     TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, &front->config, options->default_tokens,
-                         options->max_tokens_name ? options->max_tokens_name : "max_tokens"));
+                         options->max_tokens_name ? options->max_tokens_name : "max_tokens", &options->context));
+    r->spec.context = options->context;
     TRY(text_stream_read(front, m->sampling, options->text_of_other, text_p));
     r->spec.stop_bytes = text_stream_stop_bytes(*text_p);
     r->spec.explain = m->explain;
@@ -405,9 +412,11 @@ enum status wire_score_request_read(const struct front *front, const Forepack__V
 {
     static const Forepack__V1__PrefillOptions no_options = FOREPACK__V1__PREFILL_OPTIONS__INIT;
     const struct wire_prompt prompt = {.text = &m->text,
+                                       .text_given = options->text_given,
                                        .ids = m->token_ids,
                                        .n_ids = m->n_token_ids,
                                        .ids_field = options->ids_field,
+                                       .words = options->context.words,
                                        .messages = m->messages,
                                        .n_messages = m->n_messages,
                                        .conversation = options->conversation};

@@ -37,7 +37,8 @@ static struct message *message_create(const json_t *list)
 
 static enum status anthropic_read(const json_t *body, struct http_input *in)
 {
-    TRY(anthropic_to_chat(body, false, &in->translated));
+    const struct anthropic_options options = {.system_turns = in->system_turns};
+    TRY(anthropic_to_chat(body, &options, &in->translated));
     TRY(http_chat.read(in->translated, in)); // also limits the number of stop strings
     in->max_tokens_name = "max_tokens";
     in->data = (struct http_data){message_create(json_object_get(body, "stop_sequences")), message_free};
@@ -100,6 +101,7 @@ static void anthropic_whole(struct http_generation *g, struct bytes *out)
 const struct http_api http_anthropic = {
     .method = "messages",
     .id_prefix = "msg",
+    .context_words = CONTEXT_WORDS_ANTHROPIC,
     .read = anthropic_read,
     .begin = anthropic_begin,
     .chunk = anthropic_chunk,
@@ -113,7 +115,8 @@ const struct http_api http_anthropic = {
 
 static enum status count_read(const json_t *body, struct http_input *in)
 {
-    TRY(anthropic_to_chat(body, true, &in->translated));
+    const struct anthropic_options options = {.counted = true, .system_turns = in->system_turns};
+    TRY(anthropic_to_chat(body, &options, &in->translated));
     return http_chat.read(in->translated, in);
 }
 

@@ -36,7 +36,7 @@ static void count_message(const struct http_message *message)
     if (message->dropped) return;
     const struct http_service *service = http_context(message->x);
     const struct http_count_api *api = message->user;
-    struct http_input in = {.n_prompts = 0};
+    struct http_input in = {.system_turns = service->front->system_turns};
     json_t *body = NULL;
     int n;
     enum status status = http_message_parse(message, &body);

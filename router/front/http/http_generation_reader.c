@@ -44,8 +44,14 @@ static enum status answer_read(struct http_generation *g, struct http_input *in,
     m->request_id = id;
     const struct http_prompt *prompt = &in->prompts[index / g->n];
     set_prompt(m, prompt);
-    const struct wire_options options = {in->default_tokens,  prompt->conversation,           "prompt",
-                                         in->max_tokens_name, in->grammar_known || index > 0, first->text};
+    const struct wire_options options = {.default_tokens = in->default_tokens,
+                                         .conversation = prompt->conversation,
+                                         .text_given = prompt->text != NULL,
+                                         .ids_field = "prompt",
+                                         .max_tokens_name = in->max_tokens_name,
+                                         .context = {.words = g->api->context_words, .reduces = true},
+                                         .grammar_valid = in->grammar_known || index > 0,
+                                         .text_of_other = first->text};
     return wire_request_read(g->client.front, m, &options, a->request, &a->text);
 }
 
@@ -139,6 +145,7 @@ static void set_fields(struct http_generation *g, struct http_input *in)
     g->echo_logprobs = in->echo_logprobs;
     g->prompt_logprobs = fields->sampling.prompt_logprobs >= 0 && !in->echo_logprobs;
     g->no_tokens = fields->no_tokens;
+    g->asked_tokens = fields->sampling.max_tokens;
     g->n = fields->n;
     g->data = in->data;
     in->data = (struct http_data){0};
@@ -224,7 +231,7 @@ void http_generation_read(const struct http_message *message)
         client_dropped(parsed, message->arrived_us);
         return;
     }
-    struct http_input in = {.n_prompts = 0};
+    struct http_input in = {.system_turns = g->client.front->system_turns};
     json_t *body = NULL;
     struct answer *first = NULL;
     enum status status = body_read(g, message, &in, &body);

@@ -35,6 +35,6 @@ enum status http_message_read(const struct front *front, struct http_exchange *x
 // been freed.
 enum status http_message_postpone(const struct http_message *message, json_t *body);
 
-// Parses the body as a JSON object (json_body.h) and frees the exchange's bytes. Call it before another thread may
-// answer the exchange.
+// Parses the body as a JSON object (json_body.h) and frees the exchange's bytes. Replaces images in its conversation if
+// the front has a text for them. Call it before another thread may answer the exchange.
 enum status http_message_parse(const struct http_message *message, json_t **body_p);

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "router/front/http/json_body.h"
+#include "router/front/http/json_images.h"
 #include "router/front/http/json_variables.h"
 
 static enum status refuse(size_t i, const char *what)
@@ -16,8 +17,9 @@ static enum status check_part(size_t i, const json_t *part)
     const char *type = json_string_value(json_object_get(part, "type"));
     if (!type) return refuse(i, "each part of content must be an object with a type");
     if (strcmp(type, "text") != 0)
-        return status_fail(STATUS_UNSUPPORTED, "messages[%zu]: parts of type '%s' are not supported: send text parts",
-                           i, type);
+        return status_fail(STATUS_UNSUPPORTED,
+                           "messages[%zu]: parts of type '%.64s' are not supported: send text parts%s", i, type,
+                           json_image_remedy(type));
     return json_is_string(json_object_get(part, "text")) ? STATUS_OK : refuse(i, "the text of a part must be a string");
 }
 

@@ -28,5 +28,5 @@ enum status http_prompt_read(const json_t *value, struct http_input *in, struct 
     if (!json_is_string(value)) return refuse_prompt();
     prompt->text = json_string_value(value);
     prompt->text_bytes = json_string_length(value);
-    return prompt->text_bytes ? STATUS_OK : status_fail(STATUS_INVALID, "prompt: a text is empty");
+    return STATUS_OK; // an empty text is a prompt if the tokenizer adds a token before every text
 }

@@ -30,7 +30,7 @@ static enum status responses_read(const json_t *body, struct http_input *in)
 {
     struct response *r = mem_alloc(sizeof *r);
     in->data = (struct http_data){r, response_free};
-    TRY(responses_to_chat(body, &r->tools, &in->translated));
+    TRY(responses_to_chat(body, in->system_turns, &r->tools, &in->translated));
     r->answer.echo = r->echo = responses_echo(body);
     r->answer.tools = r->tools.renamed;
     TRY(http_chat.read(in->translated, in));
@@ -139,7 +139,7 @@ const struct http_api http_responses = {
 static enum status input_tokens_read(const json_t *body, struct http_input *in)
 {
     struct responses_tools tools = {0};
-    enum status status = responses_to_chat(body, &tools, &in->translated);
+    enum status status = responses_to_chat(body, in->system_turns, &tools, &in->translated);
     responses_tools_fini(&tools);
     return status == STATUS_OK ? http_chat.read(in->translated, in) : status;
 }

@@ -69,6 +69,7 @@ static const struct http_route routes[] = {
     ROUTE("GET", "/v1/models/*", http_models_get),
     ROUTE("POST", "/tokenize", http_tokenize_post),
     ROUTE("POST", "/detokenize", http_detokenize_post),
+    ROUTE("GET", "/tokenizer_info", http_tokenizer_info_get),
     ROUTE("GET", "/health", http_health_get),
     ROUTE("GET", "/ready", http_ready_get),
     ROUTE("GET", "/version", http_version_get),

@@ -7,6 +7,8 @@
 //   http_intake.c       passes bodies to their readers, directly or through the pool
 //   json_body.c         reads the fields of a JSON body with tables
 //   json_generation.c   converts the fields of a generation to a GenerateRequest
+//   tokenizer_info.c    reads the answer of /tokenizer_info from the model's files
+//   json_images.c       replaces images by a text
 //   json_variables.c    variables of the chat template that fields stand for
 //   json_writer.c       writes JSON text
 //   http_input.c        holds the fields and prompts of a body
@@ -25,7 +27,7 @@
 //   http_responses.c    /v1/responses, with the files that json_responses.h lists
 //   http_anthropic.c    /v1/messages, with json_anthropic.c and json_anthropic_answer.c
 //   json_translate.c    functions that the last two APIs share
-//   http_info.c         models, tokenize, detokenize, health, ready, version
+//   http_info.c         models, tokenize, detokenize, tokenizer_info, health, ready, version
 //   http_score.c        /v1/score
 //   http_metrics.c      /metrics
 //   live_pages.c        the live page at / and its events

@@ -22,6 +22,9 @@ void http_usage_update(struct http_generation *g, struct http_choice *choice, co
         g->prefill_reason = request_rate_reason(r);
         g->predicted = r->predicted;
     }
+    int max_tokens = r->spec.sampling.max_tokens;
+    if (max_tokens < g->asked_tokens && (!g->reduced_tokens || max_tokens < g->reduced_tokens))
+        g->reduced_tokens = max_tokens;
     sum->completion_tokens += now.completion_tokens - before->completion_tokens;
     sum->replays += now.replays - before->replays;
     count_add(&sum->draft_tokens, now.draft_tokens - before->draft_tokens);
@@ -59,6 +62,10 @@ void http_usage_add(const struct http_generation *g, struct bytes *out)
                  g->predicted.whole_us / 1e3, g->predicted.pruned_us / 1e3);
         json_add(out, text);
     }
+    if (g->reduced_tokens) {
+        JSON_ADD(out, ",\"max_tokens\":");
+        json_add_integer(out, g->reduced_tokens);
+    }
     json_add(out, "}");
 }
 
@@ -73,4 +80,7 @@ void http_usage_add_headers(const struct http_generation *g)
     snprintf(number, sizeof number, "%.4g", g->keep_rate);
     http_add_header(g->x, "x-forepack-keep-rate", number);
     http_add_header(g->x, "x-forepack-prefill-reason", g->prefill_reason);
+    if (!g->reduced_tokens) return;
+    snprintf(number, sizeof number, "%d", g->reduced_tokens);
+    http_add_header(g->x, "x-forepack-max-tokens", number);
 }

@@ -198,7 +198,8 @@ static enum status tools_fill(const struct values *v, struct responses_tools *to
     return STATUS_OK;
 }
 
-static enum status chat_fill(const json_t *body, const struct values *v, struct responses_tools *tools, json_t *chat)
+static enum status chat_fill(const json_t *body, const struct values *v, bool system_turns,
+                             struct responses_tools *tools, json_t *chat)
 {
     json_t *messages = json_array();
     json_object_set_new(chat, "messages", messages);
@@ -210,10 +211,10 @@ static enum status chat_fill(const json_t *body, const struct values *v, struct 
     TRY(word_copy(v->reasoning, "effort", "reasoning.effort", "reasoning_effort", chat));
     TRY(word_copy(v->text, "verbosity", "text.verbosity", "verbosity", chat));
     if (json_array_size(v->tools) || v->tool_choice) TRY(tools_fill(v, tools, chat));
-    return responses_input_add(messages, json_object_get(body, "input"));
+    return responses_input_add(messages, json_object_get(body, "input"), system_turns);
 }
 
-enum status responses_to_chat(const json_t *body, struct responses_tools *tools, json_t **chat_p)
+enum status responses_to_chat(const json_t *body, bool system_turns, struct responses_tools *tools, json_t **chat_p)
 {
     struct values v = {0};
     TRY(json_unsupported_check(body, unsupported));
@@ -229,7 +230,7 @@ enum status responses_to_chat(const json_t *body, struct responses_tools *tools,
     TRY(check_truncation(v.truncation));
     TRY(check_repeated("reasoning", v.reasoning));
     json_t *chat = json_copy_without(body, own_fields);
-    enum status status = chat_fill(body, &v, tools, chat);
+    enum status status = chat_fill(body, &v, system_turns, tools, chat);
     if (status == STATUS_OK) {
         *chat_p = chat;
     } else {

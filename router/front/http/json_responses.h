@@ -11,6 +11,7 @@
 #pragma once
 
 #include <jansson.h>
+#include <stdbool.h>
 
 #include "lib/base/status.h"
 #include "router/front/http/json_responses_tools.h"
@@ -20,10 +21,10 @@
 // because they are part of the prompt. Other fields that are longer are refused.
 enum { RESPONSES_REPEATED_JSON_MAX = 256 << 10 };
 
-// Translates a body of /v1/responses to a body of /v1/chat/completions. The caller owns *chat_p, and calls
-// responses_tools_fini() whatever the status. Returns INVALID or UNSUPPORTED on failure; status_message() names the
-// field.
-enum status responses_to_chat(const json_t *body, struct responses_tools *tools, json_t **chat_p);
+// Translates a body of /v1/responses to a body of /v1/chat/completions. With `system_turns`, the chat template renders
+// turns of the role system anywhere (system_turns.h). The caller owns *chat_p, and calls responses_tools_fini()
+// whatever the status. Returns INVALID or UNSUPPORTED on failure; status_message() names the field.
+enum status responses_to_chat(const json_t *body, bool system_turns, struct responses_tools *tools, json_t **chat_p);
 
 // Returns the request's fields that a response repeats, as members of a JSON object, each with a leading comma. The
 // body has been translated. The caller frees the text.

@@ -32,7 +32,26 @@ static json_t *refusals_as_text(const json_t *content)
     return parts;
 }
 
-static enum status message_add(json_t *messages, const json_t *item, size_t index)
+static json_t *last_of(json_t *messages)
+{
+    return json_array_get(messages, json_array_size(messages) - 1);
+}
+
+// Joins the last message, of the role system, with the message before it, which a template without system turns needs.
+static void system_join(json_t *messages)
+{
+    const size_t n = json_array_size(messages);
+    json_t *system = last_of(messages), *before = n > 1 ? json_array_get(messages, n - 2) : NULL;
+    if (!before) return;
+    if (strcmp(json_string_member(before, "role"), "assistant") == 0) {
+        json_object_set_new(system, "role", json_string("user"));
+        return;
+    }
+    json_array_extend(json_turn_parts(before), json_turn_parts(system));
+    json_array_remove(messages, n - 1);
+}
+
+static enum status message_add(json_t *messages, const json_t *item, size_t index, bool system_turns)
 {
     static const char *const blocks[] = {"input_text", "output_text", NULL};
     const char *role = json_string_member(item, "role");
@@ -45,6 +64,7 @@ static enum status message_add(json_t *messages, const json_t *item, size_t inde
     json_t *parts = json_is_array(content) ? refusals_as_text(content) : NULL;
     enum status status = json_turn_add(messages, role, parts ? parts : content, blocks, where);
     json_decref(parts);
+    if (status == STATUS_OK && !system_turns && strcmp(role, "system") == 0) system_join(messages);
     return status;
 }
 
@@ -52,7 +72,7 @@ static enum status message_add(json_t *messages, const json_t *item, size_t inde
 // chat, the model's text and calls are one turn.
 static json_t *calling_turn(json_t *messages)
 {
-    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
+    json_t *last = last_of(messages);
     const char *role = json_string_member(last, "role");
     if (role && strcmp(role, "assistant") == 0) return last;
     last = json_pack("{s:s,s:n}", "role", "assistant", "content");
@@ -85,14 +105,14 @@ static enum status call_output_add(json_t *messages, const json_t *item, size_t 
     if (!json_is_string(id)) return status_fail(STATUS_INVALID, "input[%zu].call_id: must be a string", index);
     snprintf(where, sizeof where, "input[%zu].output", index);
     TRY(json_turn_add(messages, "tool", json_object_get(item, "output"), blocks, where));
-    json_object_set(json_array_get(messages, json_array_size(messages) - 1), "tool_call_id", id);
+    json_object_set(last_of(messages), "tool_call_id", id);
     return STATUS_OK;
 }
 
-static enum status item_add(json_t *messages, const json_t *item, size_t index)
+static enum status item_add(json_t *messages, const json_t *item, size_t index, bool system_turns)
 {
     const char *type = json_string_member(item, "type");
-    if (!type || strcmp(type, "message") == 0) return message_add(messages, item, index);
+    if (!type || strcmp(type, "message") == 0) return message_add(messages, item, index, system_turns);
     if (strcmp(type, "function_call") == 0) return call_add(messages, item, index, "arguments");
     if (strcmp(type, "custom_tool_call") == 0) return call_add(messages, item, index, "input");
     if (strcmp(type, "function_call_output") == 0 || strcmp(type, "custom_tool_call_output") == 0)
@@ -109,13 +129,13 @@ static enum status item_add(json_t *messages, const json_t *item, size_t index)
                        index, type);
 }
 
-enum status responses_input_add(json_t *messages, const json_t *input)
+enum status responses_input_add(json_t *messages, const json_t *input, bool system_turns)
 {
     size_t i;
     json_t *item;
     if (json_is_string(input)) return json_turn_add(messages, "user", input, NULL, "input");
     if (!json_is_array(input) || !json_array_size(input))
         return json_refuse_type("input", "a string or a list of items");
-    json_array_foreach(input, i, item) TRY(item_add(messages, item, i));
+    json_array_foreach(input, i, item) TRY(item_add(messages, item, i, system_turns));
     return STATUS_OK;
 }

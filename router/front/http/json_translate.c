@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "lib/base/status.h"
+#include "router/front/http/json_images.h"
 
 static bool listed(const char *const *names, const char *name)
 {
@@ -31,7 +32,8 @@ static enum status block_add(json_t *parts, const json_t *block, const char *con
     json_t *text = json_object_get(block, "text");
     if (!type) return status_fail(STATUS_INVALID, "%s[%zu]: must be an object with a type", where, index);
     if (!listed(types, type)) {
-        return status_fail(STATUS_UNSUPPORTED, "%s[%zu]: type %.64s is not supported: send text", where, index, type);
+        return status_fail(STATUS_UNSUPPORTED, "%s[%zu]: type %.64s is not supported: send text%s", where, index, type,
+                           json_image_remedy(type));
     }
     if (!json_is_string(text)) return status_fail(STATUS_INVALID, "%s[%zu].text: must be a string", where, index);
     json_array_append_new(parts, json_pack("{s:s,s:O}", "type", "text", "text", text));
@@ -57,6 +59,16 @@ enum status json_turn_add(json_t *messages, const char *role, const json_t *cont
     json_t *parts = json_array();
     json_array_append_new(messages, json_pack("{s:s,s:o}", "role", role, "content", parts));
     return blocks_add(parts, content, block_types, where);
+}
+
+json_t *json_turn_parts(json_t *message)
+{
+    json_t *content = json_object_get(message, "content");
+    if (json_is_array(content)) return content;
+    json_t *parts = json_array();
+    if (json_is_string(content)) json_array_append_new(parts, json_pack("{s:s,s:O}", "type", "text", "text", content));
+    json_object_set_new(message, "content", parts);
+    return parts;
 }
 
 void json_set_response_format(json_t *chat, const json_t *format)

@@ -24,6 +24,9 @@ json_t *json_copy_without(const json_t *object, const char *const *without);
 enum status json_turn_add(json_t *messages, const char *role, const json_t *content, const char *const *block_types,
                           const char *where);
 
+// Returns the turn's content as a list of parts. A string is replaced by such a list in the turn.
+json_t *json_turn_parts(json_t *turn);
+
 // Sets the field response_format of `chat` from `format`: {"type": "json_schema", "schema": ...} is converted, other
 // types are copied. No effect if `format` is NULL or null.
 void json_set_response_format(json_t *chat, const json_t *format);
