@@ -312,6 +312,14 @@ static const struct {
     {"/v1/completions", "{\"prompt\":[\"Hi\",\"Ho\"],\"structured_outputs\":{\"choice\":[\"a\",\"b\"]}}"},
     {"/v1/responses",
      "{\"input\":\"Hi\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"a\"," SCHEMA_("schema") "}}}"},
+    // A named call, or calls and a format: the answer is a call, or has the format.
+    {"/v1/responses",
+     "{\"input\":\"Hi\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"a\"," SCHEMA_(
+         "schema") "}},"
+                   "\"tool_choice\":{\"type\":\"function\",\"name\":\"f\"},\"tools\":[{\"type\":\"function\"," FUNCTION_
+                   "}]}"},
+    {"/v1/chat/completions", "{" MESSAGES_ ",\"response_format\":{\"type\":\"json_object\"},\"tool_choice\":\"auto\","
+                             "\"tools\":[{\"type\":\"function\",\"function\":{" FUNCTION_ "}}]}"},
     {"/v1/messages", "{\"max_tokens\":4," MESSAGES_ ",\"tool_choice\":{\"type\":\"any\"},"
                      "\"tools\":[{\"name\":\"f\"," SCHEMA_("input_schema") "}]}"},
 };

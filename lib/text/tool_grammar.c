@@ -64,11 +64,11 @@ static enum status refs_move(json_t *schema, const char *place)
 }
 
 // Adds a call: {"name": NAME, MEMBER: arguments}. The schema of the arguments becomes a definition of the root, so that
-// its references to itself stay within it.
-static enum status add_call(const json_t *function, const char *member, json_t *root, json_t *calls)
+// its references to itself stay within it. With `open`, the arguments are any object.
+static enum status add_call(const json_t *function, const char *member, bool open, json_t *root, json_t *calls)
 {
     json_t *given = json_object_get(function, "parameters"), *all = json_object_get(root, "$defs");
-    json_t *parameters = json_is_object(given) ? json_deep_copy(given) : json_pack("{s:s}", "type", "object");
+    json_t *parameters = json_is_object(given) && !open ? json_deep_copy(given) : json_pack("{s:s}", "type", "object");
     char place[32];
     snprintf(place, sizeof place, "#/$defs/%zu", json_object_size(all));
     json_object_del(parameters, "$id"); // $id names the document
@@ -88,18 +88,35 @@ static enum status add_calls(const struct tool_choice *choice, const char *membe
     {
         const json_t *function = json_object_get(tool, "function");
         const char *name = json_string_value(json_object_get(function, "name"));
-        if (!choice->name || strcmp(name, choice->name) == 0) TRY(add_call(function, member, root, calls));
+        if (!choice->name || strcmp(name, choice->name) == 0)
+            TRY(add_call(function, member, choice->format != NULL, root, calls));
     }
     if (json_array_size(calls)) return STATUS_OK;
     return status_fail(STATUS_INVALID, "tool_choice: no tool has the name '%.64s'", choice->name ? choice->name : "");
 }
 
-static enum status schema_create(const struct tool_choice *choice, const char *member, bool list, json_t **root_p)
+// Adds the schema of an answer without calls. Two JSON grammars that begin alike are too much for llguidance, so that
+// in this form of calls one schema describes both.
+static enum status add_format(const char *format, json_t *root, json_t *calls)
 {
+    static const char place[] = "#/$defs/format";
+    json_t *schema = json_loads(format, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    json_object_del(schema, "$id");
+    json_object_del(schema, "x-guidance");
+    json_object_set_new(json_object_get(root, "$defs"), "format", schema);
+    json_array_append_new(calls, json_pack("{s:s}", "$ref", place));
+    return refs_move(schema, place);
+}
+
+static enum status schema_create(const struct tool_choice *choice, enum output_calls form, json_t **root_p)
+{
+    const char *member = form == OUTPUT_CALLS_LLAMA3 ? "parameters" : "arguments";
     json_t *root = json_pack("{s:{s:s}, s:{}}", "x-guidance", "whitespace_pattern", "[ ]", "$defs");
     json_t *calls = json_array();
     enum status status = add_calls(choice, member, root, calls);
-    if (list) {
+    if (status == STATUS_OK && form == OUTPUT_CALLS_LLAMA3 && choice->format)
+        status = add_format(choice->format, root, calls);
+    if (form == OUTPUT_CALLS_MISTRAL) {
         json_object_set_new(root, "type", json_string("array"));
         json_object_set_new(root, "items", json_pack("{s:o}", "anyOf", calls));
         json_object_set_new(root, "minItems", json_integer(1));
@@ -115,17 +132,28 @@ static enum status schema_create(const struct tool_choice *choice, const char *m
     return status;
 }
 
-static char *lark_create(enum output_calls form, int32_t marker, bool single, const char *schema)
+// Returns the rules of the calls. The rule `calls` is an answer that consists of calls.
+static char *lark_calls(enum output_calls form, int32_t marker, bool single, const char *schema)
 {
     switch (form) {
     case OUTPUT_CALLS_HERMES:
-        return mem_format("start: call%s\ncall: \"<tool_call>\\n\" body \"\\n</tool_call>\"\nbody: %%json %s\n",
+        return mem_format("calls: call%s\ncall: \"<tool_call>\\n\" body \"\\n</tool_call>\"\nbody: %%json %s\n",
                           single ? "" : " (\"\\n\" call)*", schema);
-    case OUTPUT_CALLS_LLAMA3: return mem_format("start: body\nbody: %%json %s\n", schema);
+    case OUTPUT_CALLS_LLAMA3: return mem_format("calls: body\nbody: %%json %s\n", schema);
     default:
-        if (marker < 0) return mem_format("start: \"[TOOL_CALLS]\" body\nbody: %%json %s\n", schema);
-        return mem_format("start: <[%d]> body\nbody: %%json %s\n", (int)marker, schema);
+        if (marker < 0) return mem_format("calls: \"[TOOL_CALLS]\" body\nbody: %%json %s\n", schema);
+        return mem_format("calls: <[%d]> body\nbody: %%json %s\n", (int)marker, schema);
     }
+}
+
+static char *lark_create(enum output_calls form, int32_t marker, const struct tool_choice *choice, const char *schema)
+{
+    char *calls = lark_calls(form, marker, choice->single, schema);
+    char *lark = choice->format && form != OUTPUT_CALLS_LLAMA3
+                     ? mem_format("start: calls | text\ntext: %%json %s\n%s", choice->format, calls)
+                     : mem_format("start: calls\n%s", calls);
+    free(calls);
+    return lark;
 }
 
 enum status tool_grammar_create(enum output_calls form, int32_t marker, const struct tool_choice *choice,
@@ -134,10 +162,9 @@ enum status tool_grammar_create(enum output_calls form, int32_t marker, const st
     if (form == OUTPUT_CALLS_NONE)
         return status_fail(STATUS_UNSUPPORTED, "tool_choice: the form of the model's tool calls is not known");
     json_t *schema;
-    TRY(schema_create(choice, form == OUTPUT_CALLS_LLAMA3 ? "parameters" : "arguments", form == OUTPUT_CALLS_MISTRAL,
-                      &schema));
+    TRY(schema_create(choice, form, &schema));
     char *text = json_dumps(schema, JSON_COMPACT);
-    *spec_p = grammar_spec_of(GRAMMAR_LARK, lark_create(form, marker, choice->single, text));
+    *spec_p = grammar_spec_of(GRAMMAR_LARK, lark_create(form, marker, choice, text));
     free(text);
     json_decref(schema);
     return STATUS_OK;

@@ -34,6 +34,7 @@ grep -q 'structured_output_ready llguidance=' "$work/router.log" || fail "the ro
 
 "$python" "$tests/structured_output.py" "$http" "${1:-5}"
 "$python" "$tests/tool_calls.py" "$http"
+"$python" "$tests/responses_client.py" "$http"
 
 # The command line, over gRPC.
 text=$(generate --prompt 'The answer is ' --guided-choice yes --guided-choice 'no (never)' --temperature 1 --seed 3 | jq -r .text)

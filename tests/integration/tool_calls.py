@@ -166,8 +166,8 @@ assert again.usage.input_tokens == same.usage.prompt_tokens, (again, same)
 likely = respond(two_calls, include=["message.output_text.logprobs"]).output[1].content[0].logprobs
 assert likely and "".join(l.token for l in likely).strip().startswith(message["content"]), likely
 for more, sentence in (
-    ({"tools": [{"type": "web_search"}]}, "tools[0]: type web_search"),
-    ({"tools": [{"type": "function"}]}, "tools[0].function.name"),
+    ({"tools": [{"type": "web_search"}]}, "tools: type web_search is not supported"),
+    ({"tools": [{"type": "function"}]}, "tools[0].name"),
     ({"tools": [], "tool_choice": "required"}, "tool_choice: there are no tools"),
     ({"input": [{"type": "function_call_output", "output": "4"}]}, "input[0].call_id"),
 ):

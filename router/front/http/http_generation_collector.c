@@ -14,13 +14,22 @@ static void part_collect(const struct http_sections *s, enum output_kind kind, s
                                 [OUTPUT_CONTENT] = &choice->text,
                                 [OUTPUT_CALL] = call ? &call->name : NULL,
                                 [OUTPUT_ARGUMENTS] = call ? &call->arguments : NULL};
-    bytes_add(to[kind], text, n);
-    if (kind != OUTPUT_CONTENT) choice->chat->collected += n + (kind == OUTPUT_CALL ? sizeof *call : 0);
+    const bool ordered = s->g->api->ordered;
+    if (ordered) {
+        s->g->api->part(s->g, choice, kind, call, text, n, NULL);
+    } else {
+        bytes_add(to[kind], text, n);
+    }
+    if (kind != OUTPUT_CONTENT || ordered) choice->chat->collected += n + (kind == OUTPUT_CALL ? sizeof *call : 0);
 }
 
 static void logprobs_collect(const struct http_sections *s, const struct answer_chunk *tokens)
 {
-    s->g->api->add_logprobs(s->g, s->choice, tokens, s->choice->logprobs);
+    if (s->g->api->ordered) {
+        s->g->api->chunk(s->g, s->choice, tokens, NULL);
+    } else {
+        s->g->api->add_logprobs(s->g, s->choice, tokens, s->choice->logprobs);
+    }
 }
 
 static struct http_sections sections_of(struct http_generation *g, struct http_choice *choice)
@@ -71,6 +80,7 @@ void http_collector_answer(struct http_generation *g)
     struct bytes *out = &g->streams->scratch;
     out->n = 0;
     http_usage_add_headers(g);
+    if (g->api->headers) g->api->headers(g);
     g->api->whole(g, out);
     http_answer(g->x, out);
     if (out->capacity > SCRATCH_KEPT_BYTES) bytes_free(out);

@@ -151,15 +151,24 @@ static void set_fields(struct http_generation *g, struct http_input *in)
     in->data = (struct http_data){0};
 }
 
-// Sets a grammar that allows only tool calls if the request requires a call.
-static enum status required_call_read(const struct front *front, struct http_input *in)
+// Sets the grammar of a request with tools. If the request requires a call, the answer consists of calls. If it has a
+// response_format, the answer is in this format or consists of calls.
+static enum status calls_read(const struct front *front, struct http_input *in)
 {
-    if (!in->required_call || !front->chat) return STATUS_OK;
-    const struct tool_choice choice = {in->tools, in->required_tool, in->single_call || in->required_tool};
     struct grammar_spec *grammar = &in->fields.sampling.grammar;
-    if (grammar->kind != GRAMMAR_NONE)
-        return status_fail(STATUS_INVALID, "tool_choice: a required call cannot be combined with structured output");
-    TRY(tool_grammar_create(front->chat_syntax.output.calls, front->chat_syntax.call_marker, &choice, grammar));
+    const bool optional = in->tools && !in->required_call && in->formatted;
+    if ((!in->required_call && !optional) || !front->chat) return STATUS_OK;
+    const enum output_calls form = front->chat_syntax.output.calls;
+    if (grammar->kind != GRAMMAR_NONE && !in->formatted)
+        return status_fail(STATUS_INVALID, "tool_choice: a required call cannot be combined with structured output, "
+                                           "except response_format");
+    if (optional && form == OUTPUT_CALLS_NONE) return STATUS_OK; // requests_read() refuses the tools
+    const struct tool_choice choice = {in->tools, in->required_tool, in->single_call || in->required_tool,
+                                       optional ? grammar->text : NULL};
+    struct grammar_spec calls;
+    TRY(tool_grammar_create(form, front->chat_syntax.call_marker, &choice, &calls));
+    grammar_spec_free(grammar);
+    *grammar = calls;
     grammar_to_message(grammar, &in->fields.sampling_options);
     return STATUS_OK;
 }
@@ -170,7 +179,7 @@ static enum status body_read(struct http_generation *g, const struct http_messag
     TRY(http_message_parse(message, body_p));
     TRY(g->api->read(*body_p, in));
     TRY(json_generation_finish(&in->fields));
-    TRY(required_call_read(g->client.front, in));
+    TRY(calls_read(g->client.front, in));
     in->grammar_known = wire_grammar_known(g->client.front, &in->fields.message);
     return STATUS_OK;
 }

@@ -29,4 +29,5 @@ void http_input_fini(struct http_input *in)
     if (in->data.free) in->data.free(in->data.value);
     json_decref(in->translated);
     json_decref(in->variables);
+    json_decref(in->allowed_tools);
 }

@@ -15,6 +15,7 @@
 #include "router/front/http/http_info.h"
 #include "router/front/http/http_metrics.h"
 #include "router/front/http/http_openai.h"
+#include "router/front/http/http_responses.h"
 #include "router/front/live/live_pages.h"
 #include "router/front/live/metrics_reporter.h"
 #include "router/front/request/intake.h"
@@ -60,6 +61,7 @@ static const struct http_route routes[] = {
     ROUTE("POST", "/v1/chat/completions", chat_post),
     ROUTE("POST", "/v1/completions", completions_post),
     ROUTE("POST", "/v1/responses", responses_post),
+    ROUTE("POST", "/v1/responses/input_tokens", http_input_tokens_post),
     ROUTE("POST", "/v1/messages", messages_post),
     ROUTE("POST", "/v1/messages/count_tokens", http_count_tokens_post),
     ROUTE("POST", "/v1/score", http_score_post),

@@ -19,10 +19,12 @@
 //   http_usage.c        writes usage and headers of an answer
 //   http_prompt.c       reads prompts that are text or token ids
 //   http_messages.c     reads prompts that are messages
+//   http_tools.c        reads tools and the choice among them
+//   http_count.c        counts the tokens of a prompt
 //   http_openai.c       parts of answers that http_chat.c and http_completions.c share
 //   http_chat.c         /v1/chat/completions
 //   http_completions.c  /v1/completions
-//   http_responses.c    /v1/responses, with json_responses.c and json_responses_answer.c
+//   http_responses.c    /v1/responses, with the files that json_responses.h lists
 //   http_anthropic.c    /v1/messages, with json_anthropic.c and json_anthropic_answer.c
 //   json_translate.c    functions that the last two APIs share
 //   http_info.c         models, tokenize, detokenize, tokenizer_info, health, ready, version

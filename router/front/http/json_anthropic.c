@@ -165,21 +165,10 @@ static bool is_of(const json_t *message, const char *role)
     return strcmp(json_string_value(json_object_get(message, "role")), role) == 0;
 }
 
-// Returns the message's content as a list of parts. A string is replaced by such a list in the message.
-static json_t *message_parts(json_t *message)
-{
-    json_t *content = json_object_get(message, "content");
-    if (json_is_array(content)) return content;
-    json_t *parts = json_array();
-    if (json_is_string(content)) json_array_append_new(parts, json_pack("{s:s,s:O}", "type", "text", "text", content));
-    json_object_set_new(message, "content", parts);
-    return parts;
-}
-
 static void message_join(json_t *to, json_t *from)
 {
     json_t *before = json_object_get(to, "tool_calls"), *calls = json_object_get(from, "tool_calls");
-    if (!json_is_null(json_object_get(from, "content"))) json_array_extend(message_parts(to), message_parts(from));
+    if (!json_is_null(json_object_get(from, "content"))) json_array_extend(json_turn_parts(to), json_turn_parts(from));
     if (before)
         json_array_extend(before, calls);
     else if (calls)

@@ -61,6 +61,16 @@ enum status json_turn_add(json_t *messages, const char *role, const json_t *cont
     return blocks_add(parts, content, block_types, where);
 }
 
+json_t *json_turn_parts(json_t *message)
+{
+    json_t *content = json_object_get(message, "content");
+    if (json_is_array(content)) return content;
+    json_t *parts = json_array();
+    if (json_is_string(content)) json_array_append_new(parts, json_pack("{s:s,s:O}", "type", "text", "text", content));
+    json_object_set_new(message, "content", parts);
+    return parts;
+}
+
 void json_set_response_format(json_t *chat, const json_t *format)
 {
     if (!format || json_is_null(format)) return;
@@ -71,6 +81,12 @@ void json_set_response_format(json_t *chat, const json_t *format)
     } else {
         json_object_set(chat, "response_format", (json_t *)format);
     }
+}
+
+bool json_tool_name_valid(const char *name)
+{
+    static const char characters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+    return name && *name && strlen(name) <= TOOL_NAME_BYTES_MAX && !name[strspn(name, characters)];
 }
 
 void json_event_begin(struct bytes *out, const char *name)
