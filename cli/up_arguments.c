@@ -26,8 +26,8 @@ const struct option up_options[] = {
      .help = "for measurements: config.json for the speculators; the vocabulary must be the same as that of --shape"},
     {.name = "load", .type = OPTION_CHOICE, .value = &up_flags.load, .default_text = "auto", .choices = "auto|dummy",
      .help = "dummy: for measurements, random weights of the shape of --main and --spec, which need no weight files"},
-    {.name = "served-model-name", .type = OPTION_STRING, .value = &up_flags.model_name, .placeholder = "NAME",
-     .help = "model name used in the API; default the name of the --main directory"},
+    {.name = "served-model-name", .type = OPTION_LIST, .value = &up_flags.model_names, .placeholder = "NAME",
+     .help = "model name that clients may ask for; give the option once for each name. Default: name of the --main directory"},
     {.name = "chat-template", .type = OPTION_STRING, .value = &up_flags.chat_template, .placeholder = "FILE",
      .help = "Jinja chat template to use instead of the model's"},
     {.name = "packed-cache", .type = OPTION_STRING, .value = &up_flags.packed_cache, .default_text = "off",
@@ -187,6 +187,12 @@ static void argument_add_option(struct arguments *a, const struct option *row)
         if (row->default_text || options_given(up_options, row->name))
             argument_add_owned(a, mem_format("--%s=%.17g", row->name, *(double *)row->value));
         break;
+    case OPTION_LIST: {
+        const struct option_list *list = row->value;
+        for (int i = 0; i < list->count; i++)
+            argument_add_owned(a, mem_format("--%s=%s", row->name, list->items[i]));
+        break;
+    }
     default:
         if (*(char **)row->value) argument_add_owned(a, mem_format("--%s=%s", row->name, *(char **)row->value));
     }
