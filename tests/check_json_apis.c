@@ -310,7 +310,8 @@ START_TEST(a_response_is_an_object_with_a_message)
         struct bytes out = {0};
         const struct bytes text = {"a\"\n", 3, 0};
         responses_set_items(&a, &text, &(struct bytes){0}, NULL);
-        responses_add_object(&out, &a, &(struct responses_end){reasons[i], &usage, "the node was lost"});
+        responses_add_object(&out, &a,
+                             &(struct responses_end){reasons[i], &usage, "the node was lost", OUTPUT_CUT_NONE});
         bytes_add(&out, "", 1);
         json_t *response = parse(out.data);
         check_at(response, "id", "\"resp-12ab\"");
@@ -352,7 +353,7 @@ START_TEST(a_streamed_response_has_openais_events_in_order)
     for (int i = 0; i < 3; i++)
         responses_add_text(&out, &a, pieces[i], strlen(pieces[i]),
                            &(struct bytes){(char *)lists[i], strlen(lists[i]), 0});
-    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL});
+    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL, OUTPUT_CUT_NONE});
     bytes_add(&out, "", 1);
     const char *at = out.data;
     struct event event;
@@ -399,7 +400,7 @@ START_TEST(the_last_events_of_a_stream_leave_out_many_log_probabilities)
     }
     ck_assert_uint_lt(a.items[0].logprobs.n, 1 << 20);
     out.n = 0;
-    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL});
+    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL, OUTPUT_CUT_NONE});
     ck_assert_uint_lt(out.n, 8 * PIECES);
     bytes_add(&out, "", 1);
     const char *at = out.data;
@@ -431,7 +432,7 @@ static void parts_stream(struct responses_answer *a, struct bytes *out)
         responses_add_part(out, a, OUTPUT_ARGUMENTS, &calls[i], "{\"a\":", 5);
         responses_add_part(out, a, OUTPUT_ARGUMENTS, &calls[i], "1}", 2);
     }
-    responses_add_end(out, a, &(struct responses_end){FINISH_REASON_LENGTH, &usage, NULL});
+    responses_add_end(out, a, &(struct responses_end){FINISH_REASON_LENGTH, &usage, NULL, OUTPUT_CUT_CALL});
     bytes_add(out, "", 1);
 }
 

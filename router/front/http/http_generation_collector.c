@@ -15,6 +15,10 @@ static void part_collect(const struct http_sections *s, enum output_kind kind, s
                                 [OUTPUT_CALL] = call ? &call->name : NULL,
                                 [OUTPUT_ARGUMENTS] = call ? &call->arguments : NULL};
     bytes_add(to[kind], text, n);
+    if (kind == OUTPUT_CALL) {
+        call->text_at = choice->text.n;
+        call->logprobs_at = choice->logprobs[0].n;
+    }
     if (kind != OUTPUT_CONTENT) choice->chat->collected += n + (kind == OUTPUT_CALL ? sizeof *call : 0);
 }
 

@@ -68,22 +68,31 @@ static void responses_part(struct http_generation *g, struct http_choice *choice
     responses_add_part(out, answer_of(g), kind, call, text, n);
 }
 
+static struct responses_end end_of(const struct http_generation *g, const struct http_choice *choice)
+{
+    enum output_cut cut = choice->chat ? chat_answer_cut(choice->chat) : OUTPUT_CUT_NONE;
+    return (struct responses_end){choice->reason, &g->usage, NULL, cut};
+}
+
 static void responses_finish(struct http_generation *g, struct http_choice *choice, struct bytes *out)
 {
-    responses_add_end(out, answer_of(g), &(struct responses_end){choice->reason, &g->usage, NULL});
+    struct responses_end end = end_of(g, choice);
+    responses_add_end(out, answer_of(g), &end);
 }
 
 static void responses_fail(struct http_generation *g, enum status status, const char *message, struct bytes *out)
 {
-    responses_add_end(out, answer_of(g), &(struct responses_end){FINISH_REASON_ERROR, &g->usage, message});
+    responses_add_end(out, answer_of(g),
+                      &(struct responses_end){FINISH_REASON_ERROR, &g->usage, message, OUTPUT_CUT_NONE});
 }
 
 static void responses_whole(struct http_generation *g, struct bytes *out)
 {
     struct responses_answer *a = answer_of(g);
     const struct http_choice *choice = g->choices;
+    struct responses_end end = end_of(g, choice);
     responses_set_items(a, &choice->text, choice->logprobs, choice->chat);
-    responses_add_object(out, a, &(struct responses_end){choice->reason, &g->usage, NULL});
+    responses_add_object(out, a, &end);
 }
 
 const struct http_api http_responses = {

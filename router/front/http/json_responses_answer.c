@@ -41,22 +41,35 @@ static void bytes_copy(struct bytes *to, const struct bytes *from)
     if (from->n) bytes_add(to, from->data, from->n);
 }
 
+// Adds a message with the text and the log-probabilities from one position to another, if it has any text.
+static void message_append(struct responses_answer *a, const struct bytes *text, size_t from, size_t to,
+                           const struct bytes *logprobs, size_t logprobs_from, size_t logprobs_to)
+{
+    if (from == to) return;
+    struct responses_item *message = item_append(a, OUTPUT_CONTENT);
+    bytes_add(&message->text, text->data + from, to - from);
+    if (logprobs_from && logprobs_from < logprobs_to) logprobs_from++; // the comma
+    if (logprobs_from < logprobs_to)
+        bytes_add(&message->logprobs, logprobs->data + logprobs_from, logprobs_to - logprobs_from);
+}
+
 void responses_set_items(struct responses_answer *a, const struct bytes *text, const struct bytes *logprobs,
                          const struct chat_answer *chat)
 {
-    int n_calls = chat ? chat->n_calls : 0;
+    size_t text_at = 0, logprobs_at = 0;
     if (chat && chat->reasoning.n) bytes_copy(&item_append(a, OUTPUT_REASONING)->text, &chat->reasoning);
-    if (text->n || !(a->n + n_calls)) {
-        struct responses_item *message = item_append(a, OUTPUT_CONTENT);
-        bytes_copy(&message->text, text);
-        bytes_copy(&message->logprobs, logprobs);
-    }
-    for (int i = 0; i < n_calls; i++) {
+    for (int i = 0; chat && i < chat->n_calls; i++) {
+        const struct chat_call *call = &chat->calls[i];
+        message_append(a, text, text_at, call->text_at, logprobs, logprobs_at, call->logprobs_at);
+        text_at = call->text_at;
+        logprobs_at = call->logprobs_at;
         struct responses_item *item = item_append(a, OUTPUT_CALL);
-        bytes_copy(&item->name, &chat->calls[i].name);
-        bytes_copy(&item->text, &chat->calls[i].arguments);
-        memcpy(item->call_id, chat->calls[i].id, sizeof item->call_id);
+        bytes_copy(&item->name, &call->name);
+        bytes_copy(&item->text, &call->arguments);
+        memcpy(item->call_id, call->id, sizeof item->call_id);
     }
+    message_append(a, text, text_at, text->n, logprobs, logprobs_at, logprobs->n);
+    if (!a->n) item_append(a, OUTPUT_CONTENT);
 }
 
 void responses_answer_fini(struct responses_answer *a)
@@ -219,10 +232,13 @@ static const char *response_status_name(enum finish_reason reason)
     return "failed";
 }
 
-// Returns the status of the last item. Earlier items are complete.
-static const char *last_item_status(enum finish_reason reason)
+// Returns the status of the last item. Earlier items are complete. A message is complete if a call followed it.
+static const char *last_item_status(const struct responses_answer *a, const struct responses_end *end)
 {
-    return reason == FINISH_REASON_STOP ? "completed" : "incomplete";
+    bool limited = end->reason == FINISH_REASON_LENGTH, is_call = a->items[a->n - 1].kind == OUTPUT_CALL;
+    bool complete = end->cut == OUTPUT_CUT_NAME || (is_call && end->cut == OUTPUT_CUT_NONE);
+    if (end->cut == OUTPUT_CUT_NONE && !is_call) complete = !limited;
+    return complete && (limited || end->reason == FINISH_REASON_STOP) ? "completed" : "incomplete";
 }
 
 void responses_add_object(struct bytes *out, const struct responses_answer *a, const struct responses_end *end)
@@ -243,7 +259,7 @@ void responses_add_object(struct bytes *out, const struct responses_answer *a, c
     JSON_ADD(out, ",\"output\":[");
     for (int i = 0; i < a->n; i++) {
         if (i) JSON_ADD(out, ",");
-        item_add(out, a, i, i < a->n - 1 ? "completed" : last_item_status(end->reason), true);
+        item_add(out, a, i, i < a->n - 1 ? "completed" : last_item_status(a, end), true);
     }
     JSON_ADD(out, "],\"usage\":");
     usage_add(out, end->usage);
@@ -409,7 +425,7 @@ static const char *last_event_name(enum finish_reason reason)
 void responses_add_end(struct bytes *out, struct responses_answer *a, const struct responses_end *end)
 {
     if (!a->n && end->reason != FINISH_REASON_ERROR) item_continue(out, a, OUTPUT_CONTENT);
-    last_item_end(out, a, last_item_status(end->reason));
+    if (a->n) last_item_end(out, a, last_item_status(a, end));
     event_begin(out, a, last_event_name(end->reason));
     JSON_ADD(out, ",\"response\":");
     responses_add_object(out, a, end);

@@ -41,9 +41,11 @@ struct responses_end {
     enum finish_reason reason;
     const struct request_usage *usage;
     const char *error; // error message, with FINISH_REASON_ERROR only
+    enum output_cut cut;
 };
 
-// Sets the items of a complete answer. `chat` has the reasoning and the calls; NULL: the answer has only text.
+// Sets the items of a complete answer, in the order of its stream. `chat` has the reasoning and the calls; NULL: the
+// answer has only text.
 void responses_set_items(struct responses_answer *a, const struct bytes *text, const struct bytes *logprobs,
                          const struct chat_answer *chat);
 // Adds the response object of a complete answer.
