@@ -190,6 +190,7 @@ START_TEST(a_required_call_is_parsed_as_a_call)
         "\"additionalProperties\":false,\"$defs\":{\"x\":{\"type\":\"boolean\"}}}}}]",
         0, NULL);
     const struct tool_choice choice = {.tools = tools, .name = "g"};
+    json_t *names = json_pack("{s:b,s:b}", "f", 1, "g", 1);
     for (enum output_calls form = OUTPUT_CALLS_HERMES; form <= OUTPUT_CALLS_MISTRAL; form++) {
         const struct output_syntax syntax = {.calls = form};
         for (uint64_t i = 0; i < 20; i++) {
@@ -198,9 +199,9 @@ START_TEST(a_required_call_is_parsed_as_a_call)
             int n_calls = 0;
             ck_assert_int_eq(tool_grammar_create(form, -1, &choice, &spec), STATUS_OK);
             if (answer(spec.kind, spec.text, i, false, &text)) {
-                struct output_parser *parser = output_parser_create(&syntax, false);
+                struct output_parser *parser = output_parser_create(&syntax, false, names);
                 output_parser_push(parser, text.data, text.n, count_calls, &n_calls);
-                output_parser_finish(parser, count_calls, &n_calls);
+                output_parser_finish(parser, false, count_calls, &n_calls);
                 output_parser_free(parser);
                 ck_assert_int_ge(n_calls, 1);
             }
@@ -224,6 +225,7 @@ START_TEST(a_required_call_is_parsed_as_a_call)
     free(mask);
     grammar_matcher_free(m);
     grammar_spec_free(&spec);
+    json_decref(names);
     json_decref(tools);
 }
 END_TEST

@@ -261,8 +261,8 @@ START_TEST(a_response_is_an_object_with_a_message)
     for (int i = 0; i < 4; i++) {
         struct responses_answer a = answer_start();
         struct bytes out = {0};
-        const struct responses_end end = {reasons[i], &usage, "the node was lost", 1700000009};
-        responses_add_text(NULL, &a, "a\"\n", 3, &(struct bytes){0});
+        const struct responses_end end = {reasons[i], &usage, "the node was lost", OUTPUT_CUT_NONE, 1700000009};
+        responses_set_items(&a, &(struct bytes){"a\"\n", 3, 0}, &(struct bytes){0}, NULL);
         responses_add_whole(&out, &a, &end);
         bytes_add(&out, "", 1);
         json_t *response = parse(out.data);
@@ -306,7 +306,7 @@ START_TEST(a_streamed_response_has_openais_events_in_order)
     for (int i = 0; i < 3; i++)
         responses_add_text(&out, &a, pieces[i], strlen(pieces[i]),
                            &(struct bytes){(char *)lists[i], strlen(lists[i]), 0});
-    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL, 0});
+    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL, OUTPUT_CUT_NONE, 0});
     bytes_add(&out, "", 1);
     const char *at = out.data;
     struct event event;
@@ -353,7 +353,7 @@ START_TEST(the_last_events_of_a_stream_leave_out_many_log_probabilities)
     }
     ck_assert_uint_lt(a.items[0].logprobs.n, 1 << 20);
     out.n = 0;
-    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL, 0});
+    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL, OUTPUT_CUT_NONE, 0});
     ck_assert_uint_lt(out.n, 8 * PIECES);
     bytes_add(&out, "", 1);
     const char *at = out.data;
@@ -376,7 +376,7 @@ END_TEST
 static void parts_stream(struct responses_answer *a, struct bytes *out)
 {
     const struct chat_call calls[] = {{.id = "c1"}, {.id = "c2"}};
-    if (out) responses_add_begin(out, a, &usage);
+    responses_add_begin(out, a, &usage);
     responses_add_part(out, a, OUTPUT_REASONING, NULL, "Hm", 2);
     responses_add_part(out, a, OUTPUT_REASONING, NULL, ".", 1);
     responses_add_part(out, a, OUTPUT_CONTENT, NULL, "Wait", 4);
@@ -385,7 +385,7 @@ static void parts_stream(struct responses_answer *a, struct bytes *out)
         responses_add_part(out, a, OUTPUT_ARGUMENTS, &calls[i], "{\"a\":", 5);
         responses_add_part(out, a, OUTPUT_ARGUMENTS, &calls[i], "1}", 2);
     }
-    responses_add_end(out, a, &(struct responses_end){FINISH_REASON_LENGTH, &usage, NULL, 0});
+    responses_add_end(out, a, &(struct responses_end){FINISH_REASON_LENGTH, &usage, NULL, OUTPUT_CUT_CALL, 0});
     bytes_add(out, "", 1);
 }
 
@@ -455,34 +455,47 @@ START_TEST(reasoning_and_calls_are_separate_items)
 }
 END_TEST
 
-// Returns the response object of an answer with calls f, text, and a call that was cut.
-static json_t *answer_with_text_after_a_call(bool streamed)
+// Returns the response object of a whole answer: text, a call, text, and a call that was cut.
+static json_t *whole_answer_with_two_calls(void)
+{
+    struct chat_call calls[] = {
+        {.id = "c1", .name = {"f", 1, 0}, .arguments = {"{}", 2, 0}, .text_at = 5, .logprobs_at = 7},
+        {.id = "c2", .name = {"f", 1, 0}, .arguments = {"{\"a", 3, 0}, .text_at = 11, .logprobs_at = 15}};
+    const struct chat_answer chat = {.calls = calls, .n_calls = 2};
+    const struct bytes text = {"FirstSecond", 11, 0}, logprobs = {"{\"a\":1},{\"b\":2}", 15, 0};
+    struct responses_answer a = answer_start();
+    struct bytes out = {0};
+    responses_set_items(&a, &text, &logprobs, &chat);
+    responses_add_whole(&out, &a, &(struct responses_end){FINISH_REASON_LENGTH, &usage, NULL, OUTPUT_CUT_CALL, 0});
+    bytes_add(&out, "", 1);
+    json_t *response = parse(out.data);
+    answer_end(&a);
+    bytes_free(&out);
+    return response;
+}
+
+// Returns the response object in the last event of the same answer as a stream.
+static json_t *streamed_answer_with_two_calls(void)
 {
     const struct chat_call calls[] = {{.id = "c1"}, {.id = "c2"}};
     struct responses_answer a = answer_start();
-    struct bytes events = {0}, out = {0}, *to = streamed ? &events : NULL;
-    const struct responses_end end = {FINISH_REASON_LENGTH, &usage, NULL, 0};
-    responses_add_part(to, &a, OUTPUT_CONTENT, NULL, "First", 5);
-    responses_add_text(to, &a, "", 0, &(struct bytes){"{\"a\":1}", 7, 0});
-    responses_add_part(to, &a, OUTPUT_CALL, &calls[0], "f", 1);
-    responses_add_part(to, &a, OUTPUT_ARGUMENTS, &calls[0], "{}", 2);
-    responses_add_part(to, &a, OUTPUT_CONTENT, NULL, "Second", 6);
-    responses_add_text(to, &a, "", 0, &(struct bytes){"{\"b\":2}", 7, 0});
-    responses_add_part(to, &a, OUTPUT_CALL, &calls[1], "f", 1);
-    responses_add_part(to, &a, OUTPUT_ARGUMENTS, &calls[1], "{\"a", 3);
-    if (streamed)
-        responses_add_end(to, &a, &end);
-    else
-        responses_add_whole(&out, &a, &end);
+    struct bytes out = {0};
+    json_t *response = NULL;
+    responses_add_part(&out, &a, OUTPUT_CONTENT, NULL, "First", 5);
+    responses_add_text(&out, &a, "", 0, &(struct bytes){"{\"a\":1}", 7, 0});
+    responses_add_part(&out, &a, OUTPUT_CALL, &calls[0], "f", 1);
+    responses_add_part(&out, &a, OUTPUT_ARGUMENTS, &calls[0], "{}", 2);
+    responses_add_part(&out, &a, OUTPUT_CONTENT, NULL, "Second", 6);
+    responses_add_text(&out, &a, "", 0, &(struct bytes){"{\"b\":2}", 7, 0});
+    responses_add_part(&out, &a, OUTPUT_CALL, &calls[1], "f", 1);
+    responses_add_part(&out, &a, OUTPUT_ARGUMENTS, &calls[1], "{\"a", 3);
+    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_LENGTH, &usage, NULL, OUTPUT_CUT_CALL, 0});
     bytes_add(&out, "", 1);
-    bytes_add(&events, "", 1);
-    json_t *response = streamed ? NULL : parse(out.data);
-    const char *at = events.data;
-    for (struct event event; streamed && event_next(&at, &event); json_decref(event.data))
+    const char *at = out.data;
+    for (struct event event; event_next(&at, &event); json_decref(event.data))
         if (strcmp(event.name, "response.incomplete") == 0)
             response = json_incref(json_object_get(event.data, "response"));
     answer_end(&a);
-    bytes_free(&events);
     bytes_free(&out);
     return response;
 }
@@ -490,7 +503,7 @@ static json_t *answer_with_text_after_a_call(bool streamed)
 // The last item is the one that was cut, and items stand in the order in which the model wrote them.
 START_TEST(a_whole_answer_has_the_items_of_a_stream)
 {
-    json_t *whole = answer_with_text_after_a_call(false), *streamed = answer_with_text_after_a_call(true);
+    json_t *whole = whole_answer_with_two_calls(), *streamed = streamed_answer_with_two_calls();
     char *text = json_dumps(json_object_get(whole, "output"), JSON_COMPACT);
     ck_assert_msg(json_equal(json_object_get(whole, "output"), json_object_get(streamed, "output")), "%s", text);
     check_at(whole, "output.0.content.0.logprobs", "[{\"a\":1}]");
@@ -636,7 +649,7 @@ static json_t *custom_call(const char *arguments, size_t piece)
     responses_add_part(&out, &a, OUTPUT_CALL, &call, "patch", 5);
     for (size_t i = 0; i < n; i += piece)
         responses_add_part(&out, &a, OUTPUT_ARGUMENTS, &call, arguments + i, n - i < piece ? n - i : piece);
-    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL, 0});
+    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL, OUTPUT_CUT_NONE, 0});
     bytes_add(&out, "", 1);
     const char *at = out.data;
     for (struct event event; event_next(&at, &event); json_decref(event.data)) {

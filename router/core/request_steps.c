@@ -64,7 +64,9 @@ static bool stream_tokens(struct core *c, struct request *r, const struct sequen
     append_output(r, result->tokens, n);
     ledger_tokens_received(&c->ledger, r, n, now_us);
     if (r->state == REQUEST_PREFILL) request_set_state(r, REQUEST_DECODE);
-    bool stopped = r->sink.tokens(r->sink.user, result->tokens, result->logprobs, n, &n_used);
+    // A node may send log-probabilities that nobody asked for.
+    const struct token_logprob *logprobs = r->spec.sampling.logprobs >= 0 ? result->logprobs : NULL;
+    bool stopped = r->sink.tokens(r->sink.user, result->tokens, logprobs, n, &n_used);
     if (!stopped || n_used < 0 || n_used > n) n_used = n;
     ledger_tokens_used(&c->ledger, r, n, n_used);
     *n_used_p = n_used;

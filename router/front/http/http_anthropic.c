@@ -54,7 +54,7 @@ static struct anthropic_end end_of(const struct http_generation *g, const struct
 {
     const struct message *m = g->data.value;
     bool named = choice->stop >= 0 && choice->stop < m->n;
-    bool calls = choice->chat && choice->chat->n_calls;
+    bool calls = choice->chat && chat_answer_calls(choice->chat);
     return (struct anthropic_end){choice->reason, named ? m->strings[choice->stop] : NULL, &g->usage, calls};
 }
 

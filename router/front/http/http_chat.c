@@ -218,7 +218,7 @@ static void message_add(const struct http_choice *choice, struct bytes *out)
             JSON_ADD(out, ",\"type\":\"function\",\"function\":{\"name\":");
             json_add_text(out, call->name.data, call->name.n);
             JSON_ADD(out, ",\"arguments\":");
-            json_add_text(out, call->arguments.data, call->arguments.n);
+            json_add_text(out, call->arguments.n ? call->arguments.data : "", call->arguments.n);
             JSON_ADD(out, "}}");
         }
         JSON_ADD(out, "]");

@@ -51,7 +51,6 @@ struct http_api {
     void (*add_logprobs)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                          struct bytes lists[HTTP_LOGPROB_LISTS]);
     bool content_logprobs; // a split answer has log-probabilities only for the tokens of its content
-    bool ordered; // a whole answer that is split is built by `part` and `chunk`, with out NULL, in the model's order
     void (*headers)(struct http_generation *g); // adds headers to the answer; NULL: none
     // With echo_logprobs: appends the prompt's first token to choice->logprobs, with null as its log-probability. NULL:
     // the API has no echo.

@@ -14,22 +14,17 @@ static void part_collect(const struct http_sections *s, enum output_kind kind, s
                                 [OUTPUT_CONTENT] = &choice->text,
                                 [OUTPUT_CALL] = call ? &call->name : NULL,
                                 [OUTPUT_ARGUMENTS] = call ? &call->arguments : NULL};
-    const bool ordered = s->g->api->ordered;
-    if (ordered) {
-        s->g->api->part(s->g, choice, kind, call, text, n, NULL);
-    } else {
-        bytes_add(to[kind], text, n);
+    bytes_add(to[kind], text, n);
+    if (kind == OUTPUT_CALL) {
+        call->text_at = choice->text.n;
+        call->logprobs_at = choice->logprobs[0].n;
     }
-    if (kind != OUTPUT_CONTENT || ordered) choice->chat->collected += n + (kind == OUTPUT_CALL ? sizeof *call : 0);
+    if (kind != OUTPUT_CONTENT) choice->chat->collected += n + (kind == OUTPUT_CALL ? sizeof *call : 0);
 }
 
 static void logprobs_collect(const struct http_sections *s, const struct answer_chunk *tokens)
 {
-    if (s->g->api->ordered) {
-        s->g->api->chunk(s->g, s->choice, tokens, NULL);
-    } else {
-        s->g->api->add_logprobs(s->g, s->choice, tokens, s->choice->logprobs);
-    }
+    s->g->api->add_logprobs(s->g, s->choice, tokens, s->choice->logprobs);
 }
 
 static struct http_sections sections_of(struct http_generation *g, struct http_choice *choice)

@@ -55,16 +55,16 @@ static enum status answer_read(struct http_generation *g, struct http_input *in,
     return wire_request_read(g->client.front, m, &options, a->request, &a->text);
 }
 
-static void answer_split(struct http_generation *g, const struct http_input *in, struct answer *a)
+// `tools` has the names of the tools (chat_tool_names()).
+static void answer_split(struct http_generation *g, const struct http_input *in, const json_t *tools, struct answer *a)
 {
     const struct front *front = g->client.front;
     const struct chat_syntax *syntax = &front->chat_syntax;
     const struct request_spec *spec = &a->request->spec;
-    if (!in->sections || (!syntax->output.reasoning_begin && !in->tools)) return;
+    if (!in->sections || (!syntax->output.reasoning_begin && !tools)) return;
     // A grammar applies from the first token on, so the answer cannot continue a reasoning that the prompt begins.
     int n = spec->sampling.grammar.kind == GRAMMAR_NONE ? spec->n_tokens : 0;
-    g->choices[a->index].chat =
-        chat_answer_create(syntax, front->tokenizer, spec->tokens, n, in->tools, in->single_call);
+    g->choices[a->index].chat = chat_answer_create(syntax, front->tokenizer, spec->tokens, n, tools, in->single_call);
     text_stream_show(a->text, syntax->shown, syntax->n_shown);
 }
 
@@ -99,8 +99,8 @@ static enum status echo_prompts(struct http_generation *g, const struct http_inp
 }
 
 // Creates the answers of all choices with their requests, linked by `next`.
-static enum status answers_read(struct http_generation *g, struct http_input *in, const struct http_message *message,
-                                struct answer **first_p)
+static enum status answers_read(struct http_generation *g, struct http_input *in, const json_t *tools,
+                                const struct http_message *message, struct answer **first_p)
 {
     struct answer **end = first_p, *of_prompt = NULL;
     int64_t prompt_tokens = 0;
@@ -110,7 +110,7 @@ static enum status answers_read(struct http_generation *g, struct http_input *in
         end = &a->next;
         if (i % g->n == 0) of_prompt = NULL;
         TRY(answer_read(g, in, of_prompt, *first_p, i, a));
-        answer_split(g, in, a);
+        answer_split(g, in, tools, a);
         if (in->echo_logprobs) g->api->echo_begin(g, &g->choices[i], a->request->spec.tokens[0]);
         if (!of_prompt) of_prompt = a;
         prompt_tokens += a->request->spec.n_tokens;
@@ -199,7 +199,10 @@ static enum status requests_read(struct http_generation *g, const struct http_me
     TRY(client_check(&g->client, in->fields.message.tenant, in->fields.message.priority));
     TRY(intake_check_model(g->client.front, in->fields.message.model));
     TRY(choices_create(g, in));
-    TRY(answers_read(g, in, message, first_p));
+    json_t *tools = chat_tool_names(in->tools);
+    enum status status = answers_read(g, in, tools, message, first_p);
+    json_decref(tools);
+    TRY(status);
     if (in->echo) TRY(echo_prompts(g, in));
     return answers_reserve(*first_p, &in->retry_us);
 }

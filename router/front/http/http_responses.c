@@ -82,7 +82,6 @@ static void responses_chunk(struct http_generation *g, struct http_choice *choic
     struct bytes lists[HTTP_LOGPROB_LISTS] = {{0}};
     if (chunk->logprobs) responses_add_logprobs(g, choice, chunk, lists);
     responses_add_text(out, answer_of(g), chunk->text, chunk->text_bytes, lists);
-    if (!out) choice->chat->collected += lists->n;
     bytes_free(lists);
 }
 
@@ -92,20 +91,26 @@ static void responses_part(struct http_generation *g, struct http_choice *choice
     responses_add_part(out, answer_of(g), kind, call, text, n);
 }
 
-static struct responses_end end_of(const struct http_generation *g, enum finish_reason reason, const char *error)
+// `choice` is NULL if the generation failed.
+static struct responses_end end_of(const struct http_generation *g, const struct http_choice *choice, const char *error)
 {
-    return (struct responses_end){reason, &g->usage, error, (int64_t)time(NULL)};
+    const struct chat_answer *chat = choice ? choice->chat : NULL;
+    return (struct responses_end){.reason = choice ? choice->reason : FINISH_REASON_ERROR,
+                                  .usage = &g->usage,
+                                  .error = error,
+                                  .cut = chat ? chat_answer_cut(chat) : OUTPUT_CUT_NONE,
+                                  .completed_s = (int64_t)time(NULL)};
 }
 
 static void responses_finish(struct http_generation *g, struct http_choice *choice, struct bytes *out)
 {
-    const struct responses_end end = end_of(g, choice->reason, NULL);
+    const struct responses_end end = end_of(g, choice, NULL);
     responses_add_end(out, answer_of(g), &end);
 }
 
 static void responses_fail(struct http_generation *g, enum status status, const char *message, struct bytes *out)
 {
-    const struct responses_end end = end_of(g, FINISH_REASON_ERROR, message);
+    const struct responses_end end = end_of(g, NULL, message);
     responses_add_end(out, answer_of(g), &end);
 }
 
@@ -113,8 +118,8 @@ static void responses_whole(struct http_generation *g, struct bytes *out)
 {
     struct responses_answer *a = answer_of(g);
     const struct http_choice *choice = g->choices;
-    const struct responses_end end = end_of(g, choice->reason, NULL);
-    if (!choice->chat) responses_add_text(NULL, a, choice->text.data, choice->text.n, choice->logprobs);
+    const struct responses_end end = end_of(g, choice, NULL);
+    responses_set_items(a, &choice->text, choice->logprobs, choice->chat);
     responses_add_whole(out, a, &end);
 }
 
@@ -124,7 +129,6 @@ const struct http_api http_responses = {
     .read = responses_read,
     .add_logprobs = responses_add_logprobs,
     .content_logprobs = true,
-    .ordered = true,
     .headers = responses_headers,
     .begin = responses_begin,
     .chunk = responses_chunk,

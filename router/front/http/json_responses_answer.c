@@ -186,10 +186,13 @@ static const char *response_status_name(enum finish_reason reason)
     return "failed";
 }
 
-// Returns the status of the last item. Earlier items are complete.
-static const char *last_item_status(enum finish_reason reason)
+// Returns the status of the last item. Earlier items are complete. A message is complete if a call followed it.
+static const char *last_item_status(const struct responses_answer *a, const struct responses_end *end)
 {
-    return reason == FINISH_REASON_STOP ? "completed" : "incomplete";
+    bool limited = end->reason == FINISH_REASON_LENGTH, is_call = a->items[a->n - 1].kind == OUTPUT_CALL;
+    bool complete = end->cut == OUTPUT_CUT_NAME || (is_call && end->cut == OUTPUT_CUT_NONE);
+    if (end->cut == OUTPUT_CUT_NONE && !is_call) complete = !limited;
+    return complete && (limited || end->reason == FINISH_REASON_STOP) ? "completed" : "incomplete";
 }
 
 static void completed_add(struct bytes *out, const struct responses_end *end)
@@ -222,7 +225,7 @@ static void object_add(struct bytes *out, const struct responses_answer *a, cons
     JSON_ADD(out, ",\"output\":[");
     for (int i = 0; i < a->n; i++) {
         if (i) JSON_ADD(out, ",");
-        item_add(out, a, i, i < a->n - 1 ? "completed" : last_item_status(end->reason), true);
+        item_add(out, a, i, i < a->n - 1 ? "completed" : last_item_status(a, end), true);
     }
     JSON_ADD(out, "],\"usage\":");
     usage_add(out, end->usage);
@@ -444,7 +447,7 @@ static const char *last_event_name(enum finish_reason reason)
 static void items_end(struct bytes *out, struct responses_answer *a, const struct responses_end *end)
 {
     if (!a->n && end->reason != FINISH_REASON_ERROR) item_continue(out, a, OUTPUT_CONTENT);
-    last_item_end(out, a, last_item_status(end->reason));
+    if (a->n) last_item_end(out, a, last_item_status(a, end));
 }
 
 void responses_add_end(struct bytes *out, struct responses_answer *a, const struct responses_end *end)
@@ -454,6 +457,33 @@ void responses_add_end(struct bytes *out, struct responses_answer *a, const stru
     JSON_ADD(out, ",\"response\":");
     object_add(out, a, end);
     json_event_end(out);
+}
+
+// Adds a message with the text and the log-probabilities from one position to another, if it has any text.
+static void message_set(struct responses_answer *a, const struct bytes *text, size_t from, size_t to,
+                        const struct bytes *logprobs, size_t logprobs_from, size_t logprobs_to)
+{
+    if (from == to) return;
+    if (logprobs_from && logprobs_from < logprobs_to) logprobs_from++; // the comma
+    const size_t n = logprobs_from < logprobs_to ? logprobs_to - logprobs_from : 0;
+    const struct bytes list = {n ? logprobs->data + logprobs_from : NULL, n, n};
+    responses_add_text(NULL, a, text->data + from, to - from, &list);
+}
+
+void responses_set_items(struct responses_answer *a, const struct bytes *text, const struct bytes *logprobs,
+                         const struct chat_answer *chat)
+{
+    size_t text_at = 0, logprobs_at = 0;
+    if (chat) responses_add_part(NULL, a, OUTPUT_REASONING, NULL, chat->reasoning.data, chat->reasoning.n);
+    for (int i = 0; chat && i < chat->n_calls; i++) {
+        const struct chat_call *call = &chat->calls[i];
+        message_set(a, text, text_at, call->text_at, logprobs, logprobs_at, call->logprobs_at);
+        text_at = call->text_at;
+        logprobs_at = call->logprobs_at;
+        responses_add_part(NULL, a, OUTPUT_CALL, call, call->name.data, call->name.n);
+        responses_add_part(NULL, a, OUTPUT_ARGUMENTS, call, call->arguments.data, call->arguments.n);
+    }
+    message_set(a, text, text_at, text->n, logprobs, logprobs_at, logprobs->n);
 }
 
 void responses_add_whole(struct bytes *out, struct responses_answer *a, const struct responses_end *end)

@@ -2,7 +2,7 @@
 // Writes answers in the format of OpenAI's Responses API: items of the types reasoning, message, function_call and
 // custom_tool_call. Only one thread may use an answer at a time.
 //
-// An answer grows part by part, whether it is streamed or not, so that both forms have the same items.
+// The items of an answer are made from its parts, whether it is streamed or not, so that both forms are the same.
 #pragma once
 
 #include <jansson.h>
@@ -42,7 +42,8 @@ void responses_answer_fini(struct responses_answer *a);
 struct responses_end {
     enum finish_reason reason;
     const struct request_usage *usage;
-    const char *error;   // error message, with FINISH_REASON_ERROR only
+    const char *error; // error message, with FINISH_REASON_ERROR only
+    enum output_cut cut;
     int64_t completed_s; // Unix time
 };
 
@@ -60,5 +61,9 @@ void responses_add_text(struct bytes *out, struct responses_answer *a, const cha
                         const struct bytes *logprobs);
 void responses_add_end(struct bytes *out, struct responses_answer *a, const struct responses_end *end);
 
+// Sets the items of a whole answer, in the order of its stream. `chat` has the reasoning and the calls; NULL: the
+// answer has only text.
+void responses_set_items(struct responses_answer *a, const struct bytes *text, const struct bytes *logprobs,
+                         const struct chat_answer *chat);
 // Ends a whole answer and adds its response object.
 void responses_add_whole(struct bytes *out, struct responses_answer *a, const struct responses_end *end);
