@@ -283,7 +283,7 @@ START_TEST(a_message_that_needs_more_is_refused)
          "object\"}," TURNS "}",
          "output_format: not allowed together with output_config.format"},
         {"{\"max_tokens\":5,\"context_management\":5," TURNS "}", "context_management: must be an object"},
-        {"{\"max_tokens\":5,\"container\":\"c\"," TURNS "}", "container: not supported"},
+        {"{\"max_tokens\":5,\"container\":{\"id\":\"c\",\"skills\":[]}," TURNS "}", "container.skills: not supported"},
         {"{\"max_tokens\":5,\"stop_sequences\":\"x\"," TURNS "}", "stop_sequences: must be a list"},
         {"{\"max_tokens\":5,\"max_completion_tokens\":5," TURNS "}",
          "max_completion_tokens: not supported: give max_tokens"},

@@ -3,6 +3,7 @@
 #   suite    the name of the library's checkout
 #   tests    files and folders of tests, relative to the checkout
 #   api      what follows the address in the library's base URL
+#   more_names   files of the library with further names of models
 # tests/suites/$suite.txt names the Python packages that the tests need, and $suite.failures the failures that are known.
 . "$(dirname "${BASH_SOURCE[0]}")/../integration/lib.sh"
 . "$source_dir/tests/suites/lib.sh"
@@ -14,7 +15,8 @@ packages=$source_dir/tests/suites/$suite.txt
 # The tests ask for models by the names of the library's vendor.
 names=()
 while read -r name; do names+=(--served-model-name "$name"); done < <(
-    cd "$folder" && grep -rhoE '\bmodel(_id)?="[^"]+"' "${tests[@]}" | cut -d'"' -f2 | sort -u
+    cd "$folder" && { grep -rhoE '(\bmodel(_id)?=|retrieve\($|^ +)"(gpt|claude)[^"]*"' "${tests[@]}" "${more_names[@]}" &&
+        grep -rhoE '\bmodel(_id)?="[^"]+"' "${tests[@]}"; } | cut -d'"' -f2 | sort -u
 )
 start_up --prefill off "${names[@]}"
 code=0

@@ -15,7 +15,6 @@
 
 static const struct json_unsupported unsupported[] = {
     {"mcp_servers", "[]", NULL},
-    {"container", NULL, NULL},
     // Fields that other APIs name differently or have in addition.
     {"max_completion_tokens", NULL, "give max_tokens"},
     {"stop", NULL, "give stop_sequences"},
@@ -382,6 +381,9 @@ enum status anthropic_to_chat(const json_t *body, const struct anthropic_options
     struct values v = {0};
     TRY(json_unsupported_check(body, unsupported));
     TRY(json_fields_read(body, fields, &v));
+    // The id of a container alone is without effect, since no tool runs here.
+    if (json_object_get(json_object_get(body, "container"), "skills"))
+        return status_fail(STATUS_UNSUPPORTED, "container.skills: not supported: leave it out");
     if (!v.max_tokens && !options->counted) return json_refuse_type("max_tokens", "given: a whole number of 1 or more");
     json_t *chat = json_copy_without(body, own_fields);
     enum status status = chat_fill(body, &v, options->system_turns, chat);

@@ -133,6 +133,10 @@ enum status responses_input_add(json_t *messages, const json_t *input, bool syst
 {
     size_t i;
     json_t *item;
+    if (!input || json_is_null(input)) {
+        json_array_append_new(messages, json_pack("{s:s,s:s}", "role", "user", "content", ""));
+        return STATUS_OK;
+    }
     if (json_is_string(input)) return json_turn_add(messages, "user", input, NULL, "input");
     if (!json_is_array(input) || !json_array_size(input))
         return json_refuse_type("input", "a string or a list of items");
