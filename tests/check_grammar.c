@@ -245,6 +245,7 @@ START_TEST(an_answer_with_a_format_is_a_call_or_has_the_format)
     const struct tool_choice choice = {.tools = tools,
                                        .format = "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"boolean\"}},"
                                                  "\"required\":[\"a\"],\"additionalProperties\":false}"};
+    json_t *names = json_pack("{s:b}", "g", 1);
     for (enum output_calls form = OUTPUT_CALLS_HERMES; form <= OUTPUT_CALLS_MISTRAL; form++) {
         const struct output_syntax syntax = {.calls = form};
         int calls = 0, formatted = 0;
@@ -254,9 +255,9 @@ START_TEST(an_answer_with_a_format_is_a_call_or_has_the_format)
             int counts[OUTPUT_ARGUMENTS + 1] = {0};
             ck_assert_int_eq(tool_grammar_create(form, -1, &choice, &spec), STATUS_OK);
             if (answer(spec.kind, spec.text, i, false, &text)) {
-                struct output_parser *parser = output_parser_create(&syntax, false);
+                struct output_parser *parser = output_parser_create(&syntax, false, names);
                 output_parser_push(parser, text.data, text.n, count_content, counts);
-                output_parser_finish(parser, count_content, counts);
+                output_parser_finish(parser, false, count_content, counts);
                 output_parser_free(parser);
                 json_t *object = json_loadb(text.data, text.n, 0, NULL);
                 const bool fits = json_is_boolean(json_object_get(object, "a"));
@@ -271,6 +272,7 @@ START_TEST(an_answer_with_a_format_is_a_call_or_has_the_format)
         ck_assert_int_gt(calls, 0);
         ck_assert_int_gt(formatted, 0);
     }
+    json_decref(names);
     json_decref(tools);
 }
 END_TEST

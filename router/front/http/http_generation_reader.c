@@ -9,6 +9,7 @@
 #include "lib/text/grammar_message.h"
 #include "lib/text/tool_grammar.h"
 #include "router/front/grpc/wire_request.h"
+#include "router/front/http/json_unknown.h"
 #include "router/front/request/intake.h"
 #include "router/front/request/request_trace.h"
 
@@ -179,6 +180,7 @@ static enum status body_read(struct http_generation *g, const struct http_messag
     TRY(http_message_parse(message, body_p));
     TRY(g->api->read(*body_p, in));
     TRY(json_generation_finish(&in->fields));
+    json_unknown_log(g->api->method, *body_p);
     TRY(calls_read(g->client.front, in));
     in->grammar_known = wire_grammar_known(g->client.front, &in->fields.message);
     return STATUS_OK;

@@ -9,6 +9,7 @@
 //   json_generation.c   converts the fields of a generation to a GenerateRequest
 //   tokenizer_info.c    reads the answer of /tokenizer_info from the model's files
 //   json_images.c       replaces images by a text
+//   json_unknown.c      logs the names of unknown fields
 //   json_variables.c    variables of the chat template that fields stand for
 //   json_writer.c       writes JSON text
 //   http_input.c        holds the fields and prompts of a body
