@@ -14,7 +14,7 @@ packages=(
     gcc g++ libc6-dev cmake ninja-build pkg-config
     libgrpc-dev libprotobuf-c-dev protobuf-c-compiler protobuf-compiler
     libopenmpi-dev openmpi-bin iproute2
-    libpcre2-dev libjansson-dev libutf8proc-dev libssl-dev openssl
+    libpcre2-dev libjansson-dev libutf8proc-dev libssl-dev openssl zlib1g-dev
     check jq
     python3-grpcio python3-protobuf # the Python client of the interoperability tests
     python3-venv curl # official clients: tests/integration/venv.sh installs them from PyPI
