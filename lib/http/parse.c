@@ -85,7 +85,7 @@ static char escape_read(const char *at, const char *end)
     return high < 0 || low < 0 ? 0 : (char)(16 * high + low);
 }
 
-// Adds the path with its %XX decoded. Returns false if one of them is invalid.
+// Adds the path with its %XX decoded. Drops a slash at its end, as web servers do. Returns false if a %XX is invalid.
 static bool add_path(struct reader *r, const char *at, const char *end)
 {
     char *out = r->texts + r->head->text_size, *start = out;
@@ -94,6 +94,7 @@ static bool add_path(struct reader *r, const char *at, const char *end)
         if (!*out++) return false;
         if (*at == '%') at += 2;
     }
+    if (out - start > 1 && out[-1] == '/') out--;
     *out++ = '\0';
     r->head->text_size += (size_t)(out - start);
     return true;
@@ -113,9 +114,10 @@ static int parse_target(struct reader *r, const char *at, const char *end)
         if (*c <= ' ' || *c >= 127 || *c == '#')
             return refuse(r, 400, "the request target contains a character that must be percent-encoded");
     if (end - at > 7 && (strncasecmp(at, "http://", 7) == 0 || (end - at > 8 && strncasecmp(at, "https://", 8) == 0))) {
-        at += 7 + (at[4] != ':');
+        const char *host = at += 7 + (at[4] != ':');
         while (at < end && *at != '/' && *at != '?')
             at++;
+        r->head->target_host = add_text(r, host, (size_t)(at - host));
     } else if (at == end || (*at != '/' && !(*at == '*' && end - at == 1))) {
         return refuse(r, 400, "the request target is not a path that starts with '/'");
     }

@@ -138,6 +138,8 @@ static enum status server_open(struct http_service *service, const struct http_s
         .context = service,
         .max_connections = descriptors_share(9, CONNECTIONS_MAX),
         .max_connections_per_address = options->max_connections_per_address,
+        .trusted_proxies = options->trusted_proxies,
+        .site = options->site,
         .proof = options->proof,
         .max_body_bytes = options->max_body_bytes,
         .max_unread_bytes = options->max_unread_bytes,

@@ -59,7 +59,9 @@ struct http_service_options {
     int port;                         // 0: a free port
     const struct http_tls_files *tls; // NULL: plain
     int max_connections_per_address;  // 0: no bound
-    bool proof;                       // as in http_server_options: clients must show a key
+    const char *trusted_proxies;      // as in http_server_options; NULL: none
+    struct http_site site;
+    bool proof; // as in http_server_options: clients must show a key
     size_t max_body_bytes;
     int64_t ping_ms; // a stream is pinged after this time without an event, or up to a third later; 0: 15000
     // As in http_server_options; 0: the default there.
