@@ -164,6 +164,21 @@ static enum status cpu_rmsnorm(struct backend *b, struct tensor *out, const stru
     return STATUS_OK;
 }
 
+static enum status cpu_gather_rows(struct backend *b, struct tensor *out, const struct tensor *x,
+                                   const int32_t *row_index, int rows)
+{
+    INVARIANT(rows <= out->max_rows && out->kind == x->kind && out->columns == x->columns,
+              "gathering %d rows of kind %d with %d columns into a tensor of kind %d with %d x %d", rows, (int)x->kind,
+              x->columns, (int)out->kind, out->max_rows, out->columns);
+    const struct rows_out from = cpu_rows_out(x), to = cpu_rows_out(out);
+    const int together = x->tiled ? TILE_ROW_HALVES : x->columns; // contiguous columns
+    for (int row = 0; row < rows; row++)
+        for (int column = 0; column < x->columns; column += together)
+            memcpy(rows_out_at(to, row, column), rows_out_at(from, row_index[row], column),
+                   (size_t)together * (x->bf16 ? 2 : 4));
+    return STATUS_OK;
+}
+
 // ---- work of the caller on the pool ----
 
 static void cpu_host_run(struct backend *b, thread_pool_fn fn, void *arg, int n_items)
@@ -230,6 +245,8 @@ static const struct backend_ops cpu_ops = {
     .linear = cpu_linear,
     .rope_append = cpu_rope_append,
     .attention = cpu_attention,
+    .attention_last = cpu_attention_last,
+    .gather_rows = cpu_gather_rows,
     .importance_data = cpu_importance_data,
     .importance_read = cpu_importance_read,
     .host_run = cpu_host_run,
