@@ -524,6 +524,13 @@ int model_max_logit_rows(const struct model *m)
     return m->max_logit_rows;
 }
 
+double model_last_layer_share(const struct model *m)
+{
+    const struct model_config *c = &m->config;
+    const double q = (double)c->n_heads * c->head_size, qkv = q + 2.0 * c->n_kv_heads * c->head_size;
+    return m->last_residual ? qkv / (qkv + q + 3.0 * c->intermediate) : 1;
+}
+
 size_t model_logit_bytes(const struct model *m)
 {
     return m->logit_bytes;

@@ -123,14 +123,27 @@ static enum status cpu_begin(struct backend *b, const struct ragged_batch *batch
     return STATUS_OK;
 }
 
+struct embedding {
+    const struct cpu *cpu;
+    const struct weight *table;
+    const struct tensor *out;
+};
+
+static void embed_row(void *arg, int row, int thread)
+{
+    const struct embedding *e = arg;
+    cpu_embedding_row(e->table, e->cpu->bf16, e->cpu->batch.token[row], cpu_row(e->out, row));
+}
+
 static enum status cpu_embed(struct backend *b, struct tensor *out, const struct weight *table)
 {
     struct cpu *cpu = cpu_of(b);
     INVARIANT(table->kind == WEIGHT_EMBEDDING && out->kind == TENSOR_F32 && out->columns == table->columns,
               "embedding: weight of kind %d with %lld columns into a tensor of kind %d with %d", (int)table->kind,
               (long long)table->columns, (int)out->kind, out->columns);
-    for (int t = 0; t < cpu->batch.n_rows; t++)
-        cpu_embedding_row(table, cpu->bf16, cpu->batch.token[t], cpu_row(out, t));
+    struct embedding e = {cpu, table, out};
+    int64_t work = 8 * (int64_t)cpu->batch.n_rows * out->columns; // a tied table is read across its panels
+    cpu_run(cpu, THREAD_POOL_STATIC, work, embed_row, &e, cpu->batch.n_rows);
     return STATUS_OK;
 }
 
