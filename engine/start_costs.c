@@ -15,6 +15,7 @@ struct measurement {
     struct engine *engine;
     const struct start_limits *limits;
     int entries, layers;
+    double last_layer;                  // share of a layer that the last one computes for rows without logits
     int64_t spent_us, rest_us;          // time of all passes so far; time of a pass without layers
     int32_t *token, *position, *blocks; // [entries] token 0; position ids; blocks of one sequence
     struct start_costs *costs;
@@ -79,8 +80,9 @@ static void costs_add(struct measurement *m, int rows, int cached, int64_t us)
 static enum status layer_measure(struct measurement *m, int rows, int cached, int64_t *us_p)
 {
     TRY(pass_measure(m, rows, cached, 1, us_p));
-    const int64_t layer_us = *us_p > m->rest_us ? *us_p - m->rest_us : 0;
-    costs_add(m, rows, cached, m->rest_us + m->layers * layer_us);
+    const double layer_us = *us_p > m->rest_us ? (double)(*us_p - m->rest_us) : 0;
+    const double layers = m->layers - 1 + (rows > 1 && m->layers > 1 ? m->last_layer : 1);
+    costs_add(m, rows, cached, m->rest_us + (int64_t)(layers * layer_us));
     return STATUS_OK;
 }
 
@@ -111,6 +113,7 @@ enum status start_costs_measure(struct engine *e, const struct start_limits *lim
                             .limits = limits,
                             .entries = entries,
                             .layers = model_get_config(engine_model(e))->n_layers,
+                            .last_layer = model_last_layer_share(engine_model(e)),
                             .token = mem_alloc_array((size_t)entries, sizeof *m.token),
                             .position = mem_alloc_array((size_t)entries, sizeof *m.position),
                             .blocks = mem_alloc_array((size_t)entries, sizeof *m.blocks),
