@@ -119,14 +119,22 @@ static SSL *ssl_open(int fd)
     return ssl;
 }
 
-static struct client client_open(void)
+static const char greeting[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"; // with empty SETTINGS
+
+// Connects, with a handshake on a port with TLS, and sends nothing else.
+static struct client client_connect(void)
 {
-    static const char greeting[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"; // with empty SETTINGS
     struct client c = {.fd = connect_from(1)};
     if (context) {
         c.ssl = ssl_open(c.fd);
         ck_assert_int_eq(SSL_connect(c.ssl), 1);
     }
+    return c;
+}
+
+static struct client client_open(void)
+{
+    struct client c = client_connect();
     ck_assert(client_write(&c, greeting, sizeof greeting - 1));
     return c;
 }
@@ -179,13 +187,20 @@ static bool is_served(struct client *c)
     return false;
 }
 
+static size_t frame_write(uint8_t *to, int type, int flags, uint32_t id, const void *payload, size_t size)
+{
+    const uint8_t head[9] = {(uint8_t)(size >> 16), (uint8_t)(size >> 8), (uint8_t)size,
+                             (uint8_t)type,         (uint8_t)flags,       (uint8_t)(id >> 24),
+                             (uint8_t)(id >> 16),   (uint8_t)(id >> 8),   (uint8_t)id};
+    memcpy(to, head, sizeof head);
+    if (size) memcpy(to + sizeof head, payload, size);
+    return sizeof head + size;
+}
+
 static bool frame(struct client *c, int type, int flags, uint32_t id, const void *payload, size_t size)
 {
-    uint8_t bytes[9 + 16384] = {(uint8_t)(size >> 16), (uint8_t)(size >> 8), (uint8_t)size,
-                                (uint8_t)type,         (uint8_t)flags,       (uint8_t)(id >> 24),
-                                (uint8_t)(id >> 16),   (uint8_t)(id >> 8),   (uint8_t)id};
-    if (size) memcpy(bytes + 9, payload, size);
-    return client_write(c, bytes, 9 + size);
+    uint8_t bytes[9 + 16384];
+    return client_write(c, bytes, frame_write(bytes, type, flags, id, payload, size));
 }
 
 // --- header blocks
@@ -252,6 +267,74 @@ static void expect_end(struct client *c, const char *text)
     ck_assert(ends_with(c, text));
     client_close(c);
 }
+
+// C-core greets with SETTINGS that are not empty, so an empty SETTINGS frame shows that C-core never had the
+// connection.
+START_TEST(a_connection_in_its_first_header_block_does_not_reach_c_core)
+{
+    static const char sentence[] = "a frame is malformed";
+    char answer[512];
+    size_t n = 0;
+    server_open(_i, false);
+    struct client c = client_open(), later;
+    struct block b = block_of("/t/Wait");
+    ck_assert(frame(&c, HEADERS, 0, 1, b.bytes, b.size));
+    later = client_open(); // C-core serves it after connections that it got earlier
+    ck_assert(is_served(&later));
+    ck_assert(frame(&c, PUSH_PROMISE, 0, 1, NULL, 0));
+    for (ssize_t more; (more = client_read(&c, answer + n, sizeof answer - n)) > 0;)
+        n += (size_t)more;
+    ck_assert_uint_eq(n, 9 + 9 + 8 + sizeof sentence - 1); // SETTINGS and GOAWAY
+    ck_assert_mem_eq(answer, "\0\0\0\4\0\0\0\0\0", 9);
+    ck_assert_mem_eq(answer + n - (sizeof sentence - 1), sentence, sizeof sentence - 1);
+    client_close(&later);
+    client_close(&c);
+    server_close();
+}
+END_TEST
+
+START_TEST(first_bytes_may_arrive_one_by_one)
+{
+    server_open(_i, false);
+    struct client c = client_connect();
+    struct block b = block_of("/t/Echo");
+    const uint8_t head[9] = {0, 0, (uint8_t)b.size, HEADERS, END_HEADERS, 0, 0, 0, 1};
+    for (size_t i = 0; i < sizeof greeting - 1; i++)
+        ck_assert(client_write(&c, greeting + i, 1));
+    for (size_t i = 0; i < sizeof head; i++)
+        ck_assert(client_write(&c, head + i, 1));
+    for (size_t i = 0; i < b.size; i++)
+        ck_assert(client_write(&c, b.bytes + i, 1));
+    ck_assert(frame(&c, DATA, END_STREAM, 1, "\0\0\0\0\5hello", 10));
+    client_await(&c, "\0\0\0\0\5hello", 10);
+    client_close(&c);
+    server_close();
+}
+END_TEST
+
+// Sends more first bytes than the listener reads at once: calls that echo messages, whose windows have room for all.
+START_TEST(first_bytes_may_be_many)
+{
+    enum { MESSAGE_BYTES = 15000, N = 4 }; // C-core's window for a connection has 65,535 bytes at the start
+    static uint8_t bytes[70000], message[5 + MESSAGE_BYTES] = {0, 0, 0, MESSAGE_BYTES >> 8, MESSAGE_BYTES & 255};
+    struct block b = block_of("/t/Echo"), large = block_of("/t/Wait");
+    size_t n = sizeof greeting - 1;
+    block_add(&large, "x", 6000, NULL);
+    memcpy(bytes, greeting, n);
+    n += frame_write(bytes + n, HEADERS, END_HEADERS, 1, large.bytes, large.size);
+    for (uint32_t id = 3; id < 3 + 2 * N; id += 2) {
+        n += frame_write(bytes + n, HEADERS, END_HEADERS, id, b.bytes, b.size);
+        n += frame_write(bytes + n, DATA, END_STREAM, id, message, sizeof message);
+    }
+    ck_assert_uint_gt(n, 65536);
+    server_open(_i, false);
+    struct client c = client_connect();
+    ck_assert(client_write(&c, bytes, n));
+    ck_assert(is_served(&c));
+    client_close(&c);
+    server_close();
+}
+END_TEST
 
 START_TEST(header_blocks_are_bounded)
 {
@@ -501,6 +584,9 @@ SUITE("net_hostile")
     const int modes = make_certificates() ? 2 : 1; // without TLS, with TLS
     FIXTURE_ONCE(NULL, remove_certificates);
     NO_FORK(); // gRPC has threads
+    LOOP(a_connection_in_its_first_header_block_does_not_reach_c_core, 0, modes);
+    LOOP(first_bytes_may_arrive_one_by_one, 0, modes);
+    LOOP(first_bytes_may_be_many, 0, modes);
     LOOP(header_blocks_are_bounded, 0, modes);
     LOOP(metadata_of_a_call_is_bounded, 0, modes);
     LOOP(the_number_of_headers_is_bounded, 0, modes);
