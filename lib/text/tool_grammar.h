@@ -11,6 +11,7 @@ struct tool_choice {
     const json_t *tools; // OpenAI's list of functions, checked
     const char *name;    // name of the only function that may be called; NULL: any
     bool single;         // exactly one call
+    bool close;          // close the schemas of all tools (schema_close.h), not only of those with `strict`
 };
 
 // Creates the grammar. `marker` is the special token that starts calls in Mistral's form, or -1 if the marker is text.

@@ -148,7 +148,8 @@ static void set_fields(struct http_generation *g, struct http_input *in)
 static enum status required_call_read(const struct front *front, struct http_input *in)
 {
     if (!in->required_call || !front->chat) return STATUS_OK;
-    const struct tool_choice choice = {in->tools, in->required_tool, in->single_call || in->required_tool};
+    const struct tool_choice choice = {in->tools, in->required_tool, in->single_call || in->required_tool,
+                                       front->close_schemas};
     struct grammar_spec *grammar = &in->fields.sampling.grammar;
     if (grammar->kind != GRAMMAR_NONE)
         return status_fail(STATUS_INVALID, "tool_choice: a required call cannot be combined with structured output");
