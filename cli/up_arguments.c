@@ -4,9 +4,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "cli/companion.h"
 #include "lib/base/cpu_limits.h"
 #include "lib/base/mem.h"
+#include "lib/base/program_path.h"
 #include "lib/text/generation.h"
 #include "lib/text/limits.h"
 
@@ -239,7 +239,7 @@ char *up_node_address(void)
 char **up_router_arguments(void)
 {
     struct arguments list = {0}, *a = &list;
-    argument_add_owned(a, companion_path("forepack-router"));
+    argument_add_owned(a, program_path("forepack-router"));
     argument_add_text(a, "--model", up_flags.main);
     argument_add(a, "--node-listen");
     argument_add_owned(a, up_node_address());
@@ -259,7 +259,7 @@ char **up_node_arguments(const struct child *c)
         argument_add(a, "--oversubscribe");
         argument_add_text(a, "--bind-to", "none"); // mpirun's default binds all compute threads of a rank to one core
     }
-    argument_add_owned(a, companion_path(worker ? "forepack-worker" : "forepack-speculator"));
+    argument_add_owned(a, program_path(worker ? "forepack-worker" : "forepack-speculator"));
     argument_add_text(a, "--model", worker ? up_flags.main : up_flags.spec);
     const char *shape = worker ? up_flags.shape : up_flags.spec_shape;
     if (shape) argument_add_text(a, "--shape", shape);

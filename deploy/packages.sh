@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Installs the Debian packages that a build and its tests need and that are missing. Changes nothing else, and needs
-# neither root nor network when none is missing.
+# Installs the Debian packages that a build and its tests need and that are missing, and llguidance for structured
+# output into build/llguidance (deploy/llguidance.sh). Needs neither root nor network when none is missing. Everything
+# but structured output works without llguidance, so a failed download of it is one sentence and no error.
 # Usage: deploy/packages.sh [--bench] [--browser] [--lint] [--fuzz] [--proxy] [--valgrind]
 #   --bench  also oneDNN, which `forepack bench kernels` compares with its own kernels
 #   --browser  also Chromium, in which a test looks at the live page
@@ -19,6 +20,7 @@ packages=(
     check jq
     python3-grpcio python3-protobuf # the Python client of the interoperability tests
     python3-venv curl # official clients: tests/integration/venv.sh installs them from PyPI
+    libpython3-dev # libpython, whose symbols llguidance's library needs
 )
 for flag; do
     case $flag in
@@ -37,7 +39,8 @@ missing=()
 for package in "${packages[@]}"; do
     [ "$(dpkg-query -W -f='${db:Status-Status}' "$package" 2>/dev/null || true)" = installed ] || missing+=("$package")
 done
-[ ${#missing[@]} -gt 0 ] || exit 0
+install_llguidance() { "$(dirname "$0")/llguidance.sh" || true; }
+[ ${#missing[@]} -gt 0 ] || { install_llguidance; exit 0; }
 
 if [ "$(id -u)" = 0 ]; then
     as_root=()
@@ -52,3 +55,4 @@ export DEBIAN_FRONTEND=noninteractive
 apt=("${as_root[@]}" apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=600)
 "${apt[@]}" update
 "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >&2
+install_llguidance

@@ -35,7 +35,7 @@ static struct {
     int64_t tokenise_threads, tokenise_queue_mb, tenant_queue_share;
     int64_t speculate_min_tokens, selection_cache_mib, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests,
         queue_reserve, drain_ms;
-    bool mixed_numerics, share_prefix_cache;
+    bool mixed_numerics, share_prefix_cache, close_schemas;
     bool metrics_open;
     struct log_options log;
 } o;
@@ -48,7 +48,10 @@ static const struct option options[] = {
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .placeholder = "FILE",
      .help = "for benchmarks: config.json to use instead of the model's, the same as --shape of the nodes"},
     {.name = "grammar-library", .type = OPTION_STRING, .value = &o.grammar_library, .placeholder = "FILE",
-     .default_text = GRAMMAR_LIBRARY_DEFAULT, .help = GRAMMAR_LIBRARY_HELP},
+     .help = GRAMMAR_LIBRARY_HELP},
+    {.name = "close-schemas", .type = OPTION_BOOL, .value = &o.close_schemas, .default_text = "false",
+     .help = "structured output, required tool calls: an object whose JSON schema has no additionalProperties gets no "
+             "members but those that the schema names, as with strict in the request"},
     {.name = "chat-template", .type = OPTION_STRING, .value = &o.chat_template, .placeholder = "FILE",
      .help = "Jinja chat template to use instead of the model's chat_template.jinja or tokenizer_config.json"},
     {.name = "image-text", .type = OPTION_STRING, .value = &o.image_text, .placeholder = "TEXT",
@@ -252,6 +255,7 @@ static enum status front_open(struct front *front)
     front->grammars = grammar_library_start(o.grammar_library, front->tokenizer, front->config.vocab_size,
                                             front->config.eos_id, front->config.n_eos);
     if (front->grammars) front->valid_grammars = grammar_cache_create();
+    front->close_schemas = o.close_schemas;
     front->metrics_open = o.metrics_open;
     if (o.api_keys) TRY(identity_open(o.api_keys, &front->identity));
     front->share_prefix_cache = o.share_prefix_cache;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers drawn at random from the masks of a grammar match the grammar, end where the grammar is complete, and
-// continue with the same masks after a replay. Arguments: the file of llguidance, a model's folder.
+// continue with the same masks after a replay. Argument: a model's folder.
 #include <jansson.h>
 #include <regex.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 
 enum { ANSWERS = 200, TOKENS_MAX = 400 };
 
-static const char *file, *model; // the arguments
+static const char *model; // the argument
 static struct tokenizer *tokenizer;
 static struct grammar_library *library;
 static int32_t eos;
@@ -494,7 +494,7 @@ static void open_library(void)
     ck_assert_msg(tokenizer_open(model, &tokenizer) == STATUS_OK, "%s", status_message());
     eos = tokenizer_eos(tokenizer);
     const int vocab = tokenizer_vocab_size(tokenizer) + 40;
-    ck_assert_msg(grammar_library_open(file, tokenizer, vocab, &eos, 1, &library) == STATUS_OK, "%s", status_message());
+    ck_assert_msg(grammar_library_open(NULL, tokenizer, vocab, &eos, 1, &library) == STATUS_OK, "%s", status_message());
 }
 
 static void close_library(void)
@@ -505,15 +505,14 @@ static void close_library(void)
 
 static bool has_arguments(int argc)
 {
-    if (argc != 3) printf("skipped: usage: check_grammar LLGUIDANCE MODEL\n");
-    return argc == 3;
+    if (argc != 2) printf("skipped: usage: check_grammar MODEL\n");
+    return argc == 2;
 }
 
 SUITE("grammar")
 {
     SKIP_UNLESS(has_arguments(argc));
-    file = argv[1];
-    model = argv[2];
+    model = argv[1];
     TIMEOUT(60);
     FIXTURE_ONCE(open_library, close_library);
     TEST(answers_are_valid_against_a_schema);

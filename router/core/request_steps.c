@@ -80,8 +80,11 @@ static void sequence_finished(struct core *c, struct request *r, const struct se
         core_request_finish(c, r, result->reason, STATUS_OK, "", false, now_us);
         return;
     }
-    status_fail(STATUS_INTERNAL, "the worker group failed: %s", result->error ? result->error : "no reason given");
-    core_request_finish(c, r, FINISH_REASON_ERROR, STATUS_INTERNAL, status_message(), false, now_us);
+    const char *error = result->error ? result->error : "no reason given";
+    enum status status = result->grammar_failed && r->spec.sampling.grammar.kind != GRAMMAR_NONE
+                             ? status_fail(STATUS_INVALID, "%s", error)
+                             : status_fail(STATUS_INTERNAL, "the worker group failed: %s", error);
+    core_request_finish(c, r, FINISH_REASON_ERROR, status, status_message(), false, now_us);
 }
 
 void core_request_step(struct core *c, struct request *r, const struct sequence_result *result, int64_t now_us)

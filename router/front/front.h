@@ -74,6 +74,7 @@ struct front {
     char *tokenizer_info;                 // the answer of GET /tokenizer_info
     struct grammar_library *grammars;     // NULL: structured output is refused
     struct grammar_cache *valid_grammars; // grammars that were compiled lately; NULL if `grammars` is NULL
+    bool close_schemas;                   // close the objects of every JSON schema (schema_close.h)
     struct identity *identity;            // NULL: no API keys are used, every caller may do everything
     bool share_prefix_cache;              // true: tenants share the prefix cache
     int64_t heartbeat_ms;

@@ -10,6 +10,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/utf8.h"
 #include "lib/text/generation_wire.h"
+#include "lib/text/schema_close.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 
 enum { PINNED_MAX = 1024 };
@@ -43,12 +44,19 @@ static enum status choice_read(const Forepack__V1__GuidedChoice *m, struct gramm
     return STATUS_OK;
 }
 
-static enum status grammar_read(const Forepack__V1__SamplingOptions *m, struct grammar_spec *spec)
+static enum status schema_read(const struct front *front, const char *given, struct grammar_spec *spec)
+{
+    char *text = mem_string(given);
+    enum status status = front->close_schemas ? schema_text_close(&text) : STATUS_OK;
+    *spec = grammar_spec_of(GRAMMAR_JSON_SCHEMA, text);
+    return status;
+}
+
+static enum status grammar_read(const struct front *front, const Forepack__V1__SamplingOptions *m,
+                                struct grammar_spec *spec)
 {
     switch (m->guided_case) {
-    case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_JSON:
-        *spec = grammar_spec_of(GRAMMAR_JSON_SCHEMA, mem_string(m->guided_json));
-        return STATUS_OK;
+    case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_JSON: return schema_read(front, m->guided_json, spec);
     case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_REGEX:
         *spec = grammar_spec_of(GRAMMAR_REGEX, mem_string(m->guided_regex));
         return STATUS_OK;
@@ -78,19 +86,19 @@ bool wire_grammar_known(const struct front *front, const Forepack__V1__GenerateR
 {
     struct grammar_spec grammar = {0};
     if (!m->sampling || m->sampling->guided_case == FOREPACK__V1__SAMPLING_OPTIONS__GUIDED__NOT_SET) return true;
-    bool known = front->grammars && grammar_read(m->sampling, &grammar) == STATUS_OK &&
+    bool known = front->grammars && grammar_read(front, m->sampling, &grammar) == STATUS_OK &&
                  grammar_cache_has(front->valid_grammars, &grammar);
     grammar_spec_free(&grammar);
     return known;
 }
 
-static enum status sampling_read(const Forepack__V1__SamplingOptions *m, struct sampling *s)
+static enum status sampling_read(const struct front *front, const Forepack__V1__SamplingOptions *m, struct sampling *s)
 {
     sampling_defaults(s);
     s->seed = random_number();
     if (!m) return STATUS_OK;
     TRY(logit_bias_read(m, &s->logit_bias));
-    TRY(grammar_read(m, &s->grammar));
+    TRY(grammar_read(front, m, &s->grammar));
     return sampling_from_message(&m->base, s);
 }
 
@@ -379,7 +387,7 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
     TRY(intake_check_name("request_id", m->request_id));
     TRY(intake_check_model(front, m->model));
     TRY(intake_check_name("tenant", m->tenant));
-    TRY(sampling_read(m->sampling, &r->spec.sampling));
+    TRY(sampling_read(front, m->sampling, &r->spec.sampling));
     TRY(sampling_check(&r->spec.sampling, front->config.vocab_size));
     if (!options->grammar_valid) TRY(grammar_compile(front, &r->spec.sampling.grammar));
     TRY(prefill_read(front, m->prefill, &r->spec.prefill));

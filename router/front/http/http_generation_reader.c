@@ -165,7 +165,7 @@ static enum status calls_read(const struct front *front, struct http_input *in)
                                            "except response_format");
     if (optional && form == OUTPUT_CALLS_NONE) return STATUS_OK; // requests_read() refuses the tools
     const struct tool_choice choice = {in->tools, in->required_tool, in->single_call || in->required_tool,
-                                       optional ? grammar->text : NULL};
+                                       front->close_schemas, optional ? grammar->text : NULL};
     struct grammar_spec calls;
     TRY(tool_grammar_create(form, front->chat_syntax.call_marker, &choice, &calls));
     grammar_spec_free(grammar);

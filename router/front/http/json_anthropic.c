@@ -270,8 +270,9 @@ static enum status tool_add(json_t *tools, const json_t *tool, size_t index)
     if (!json_is_string(name) || !json_is_object(schema))
         return status_fail(STATUS_INVALID, "tools[%zu]: must have name, a string, and input_schema, an object", index);
     text = json_string_value(json_object_get(tool, "description"));
-    json_array_append_new(tools, json_pack("{s:s,s:{s:O,s:s,s:O}}", "type", "function", "function", "name", name,
-                                           "description", text ? text : "", "parameters", schema));
+    json_array_append_new(tools, json_pack("{s:s,s:{s:O,s:s,s:O,s:O*}}", "type", "function", "function", "name", name,
+                                           "description", text ? text : "", "parameters", schema, "strict",
+                                           json_object_get(tool, "strict")));
     return STATUS_OK;
 }
 

@@ -74,10 +74,12 @@ json_t *json_turn_parts(json_t *message)
 void json_set_response_format(json_t *chat, const json_t *format)
 {
     if (!format || json_is_null(format)) return;
-    json_t *type = json_object_get(format, "type"), *schema = json_object_get(format, "schema");
+    json_t *type = json_object_get(format, "type"), *schema = json_object_get(format, "schema"),
+           *strict = json_object_get(format, "strict");
     if (type && schema) {
-        json_object_set_new(chat, "response_format",
-                            json_pack("{s:O, s:{s:O}}", "type", type, "json_schema", "schema", schema));
+        json_object_set_new(
+            chat, "response_format",
+            json_pack("{s:O, s:{s:O, s:O*}}", "type", type, "json_schema", "schema", schema, "strict", strict));
     } else {
         json_object_set(chat, "response_format", (json_t *)format);
     }
