@@ -235,11 +235,11 @@ START_TEST(a_prompt_over_the_context_is_refused_in_the_words_of_its_api)
         const char *path, *form, *words;
     } cases[] = {
         {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}",
-         "\"message\":\"This model's maximum context length is 512 tokens. However, the prompt has 1032 tokens: "
-         "shorten it\""
+         "\"message\":\"This model's maximum context length is 512 tokens. However, the prompt is too long (1032 "
+         "tokens): shorten it\""
          ",\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"context_length_exceeded\""},
         {"/v1/completions", "{\"prompt\":\"%s\"}",
-         "maximum context length is 512 tokens. However, the prompt has 1025 tokens: shorten it\""},
+         "maximum context length is 512 tokens. However, the prompt is too long (1025 tokens): shorten it\""},
         {"/v1/responses", "{\"input\":\"%s\"}", "\"code\":\"context_length_exceeded\""},
         {"/v1/messages", "{\"max_tokens\":4,\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}",
          "{\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\",\"message\":\"prompt is too long: 1032 "

@@ -133,8 +133,8 @@ enum status context_refuse(enum context_words words, int prompt_tokens, bool cou
         return status_fail(STATUS_OUT_OF_RANGE, "prompt is too long: %d tokens > %d maximum", prompt_tokens,
                            context - 1);
     return status_fail(STATUS_OUT_OF_RANGE,
-                       "This model's maximum context length is %d tokens%s. However, the prompt has %s%d tokens%s: "
-                       "shorten it",
+                       "This model's maximum context length is %d tokens%s. However, the prompt is too long (%s%d "
+                       "tokens%s): shorten it",
                        context, note, counted ? "" : "over ", prompt_tokens,
                        counted && prompt_tokens == context ? ", which leave no room for an answer" : "");
 }

@@ -334,7 +334,7 @@ def check_errors(model):
     refused(completions, {"prompt": "x", "n": 2, "best_of": 3}, 400, "best_of", unsupported, "not supported")
     refused(completions, {"prompt": long_prompt, "ttft_deadline_ms": 1}, 504, None, "deadline_exceeded", "ttft_deadline_ms")
     refused(completions, {"prompt": "x" * 300000}, 400, None, length, "shorten it")
-    too_long = "maximum context length is 4096 tokens. However, the prompt has over 16384 tokens"
+    too_long = "maximum context length is 4096 tokens. However, the prompt is too long (over 16384 tokens"
     refused(completions, {"prompt": "x" * 300000, "model": model, "stream": True}, 400, None, length, too_long)
     assert post(completions, {"prompt": "x", "max_tokens": 1, "unknown": 1, "temperature": None, "store": True})
 
