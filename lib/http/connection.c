@@ -361,7 +361,8 @@ static void await_body(struct connection *c)
     c->body_received = false;
     c->chunks = (struct http_chunks){0};
     c->body_left = x->head.content_length;
-    if (x->head.expect_continue && !x->head.http_1_0) write_continue(c);
+    bool begun = c->head_size > c->scan.at; // the client has not waited
+    if (x->head.expect_continue && !x->head.http_1_0 && !begun) write_continue(c);
 }
 
 // Prepares to decode the body. Returns false if the request was refused.
