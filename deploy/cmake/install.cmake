@@ -11,7 +11,8 @@ install(DIRECTORY deploy/demo-model DESTINATION ${CMAKE_INSTALL_DATADIR}/forepac
 install(DIRECTORY bench/shapes DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack COMPONENT forepack)
 install(DIRECTORY proto/forepack proto/inference DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack/proto COMPONENT forepack)
 install(PROGRAMS deploy/certificates.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack COMPONENT forepack)
-install(DIRECTORY deploy/systemd deploy/monitoring DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT forepack)
+install(DIRECTORY deploy/systemd deploy/monitoring deploy/proxy
+        DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT forepack)
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT forepack)
 install(FILES README.md CHANGELOG.md SECURITY.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT forepack)
 
