@@ -616,7 +616,7 @@ static void end_body(struct connection *c)
 
 static bool has_coded(const struct connection *c)
 {
-    return c->gunzip && (http_buffer_size(&c->coded) || http_gunzip_has_more(c->gunzip));
+    return c->gunzip && http_buffer_size(&c->coded);
 }
 
 // Decodes what has arrived of the body, up to the connection's share of the turn.

@@ -21,11 +21,11 @@ static struct decoded decode(const char *bytes, size_t size, size_t piece)
     struct http_gunzip *g = http_gunzip_open();
     struct decoded d = {.sound = true, .hash = 14695981039346656037u};
     char out[OUT_BYTES];
-    for (size_t at = 0; d.sound && d.n < DECODED_MAX && (at < size || http_gunzip_has_more(g));) {
+    for (size_t at = 0; d.sound && d.n < DECODED_MAX && at < size;) {
         size_t left = size - at < piece ? size - at : piece, used, n;
         d.sound = http_gunzip_run(g, bytes + at, left, &used, out, sizeof out, &n);
         FUZZ_CHECK(used <= left && n <= sizeof out);
-        FUZZ_CHECK(!d.sound || used || n || http_gunzip_has_more(g) || !left); // it advances
+        FUZZ_CHECK(!d.sound || used || n); // it advances
         for (size_t i = 0; i < n; i++)
             d.hash = (d.hash ^ (uint8_t)out[i]) * 1099511628211u;
         d.n += n;
