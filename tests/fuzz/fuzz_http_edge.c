@@ -40,8 +40,10 @@ static void check_gzip(const char *bytes, size_t size, size_t piece)
 {
     struct decoded whole = decode(bytes, size, size + 1), parts = decode(bytes, size, piece);
     if (whole.n >= DECODED_MAX || parts.n >= DECODED_MAX) return;
-    FUZZ_CHECK(whole.sound == parts.sound);
-    FUZZ_CHECK(!whole.sound || (whole.whole == parts.whole && whole.n == parts.n && whole.hash == parts.hash));
+    // A fault near the end of an unfinished body may not be found before the body ends.
+    bool accepted = whole.sound && whole.whole;
+    FUZZ_CHECK(accepted == (parts.sound && parts.whole));
+    FUZZ_CHECK(!accepted || (whole.n == parts.n && whole.hash == parts.hash));
 }
 
 // The text is a list of networks, and after a line break the value of a header.
