@@ -119,10 +119,10 @@ START_TEST(the_limit_holds_for_the_encoded_bytes)
 {
     char member[64], *packed = malloc(2 * LIMIT);
     size_t n = deflate_to("", 0, member, sizeof member), size = 0;
-    for (; size + n <= LIMIT + n; size += n) // members that decode to nothing
+    for (; size <= LIMIT; size += n) // members that decode to nothing
         memcpy(packed + size, member, n);
     open_echo();
-    char *answer = post(gzip, packed, size, 50000, true);
+    char *answer = post(gzip, packed, size, 4096, true); // the last chunk, above the limit, comes in one piece
     expect_start(answer, "HTTP/1.1 413");
     free(answer);
     close_server();

@@ -52,7 +52,8 @@ START_TEST(a_guarded_port_serves_addresses_localhost_and_its_names)
         free(line);
     }
     expect("GET /hello", "Host: evil.org\r\n", "HTTP/1.1 421 Misdirected Request\r\n");
-    expect("GET http://evil.org/hello", "Host: localhost\r\n", "HTTP/1.1 421");
+    expect("GET http://evil.org/hello", "Host: localhost\r\n", "HTTP/1.1 400");
+    expect("GET http://evil.org/hello", "Host: evil.org\r\n", "HTTP/1.1 421");
     expect("GET http://localhost/hello", "Host: localhost\r\n", "HTTP/1.1 200");
     expect_answer("GET /hello HTTP/1.0\r\n\r\n", "HTTP/1.1 200", "hello"); // a health check without Host
     close_server();

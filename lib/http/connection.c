@@ -361,7 +361,8 @@ static void await_body(struct connection *c)
     c->body_received = false;
     c->chunks = (struct http_chunks){0};
     c->body_left = x->head.content_length;
-    if (x->head.expect_continue && !x->head.http_1_0) write_continue(c);
+    bool begun = c->head_size > c->scan.at; // the client has not waited
+    if (x->head.expect_continue && !x->head.http_1_0 && !begun) write_continue(c);
 }
 
 // Prepares to decode the body. Returns false if the request was refused.
@@ -615,7 +616,7 @@ static void end_body(struct connection *c)
 
 static bool has_coded(const struct connection *c)
 {
-    return c->gunzip && (http_buffer_size(&c->coded) || http_gunzip_has_more(c->gunzip));
+    return c->gunzip && http_buffer_size(&c->coded);
 }
 
 // Decodes what has arrived of the body, up to the connection's share of the turn.

@@ -79,13 +79,18 @@ struct walk {
     bool known;
 };
 
-// Takes the next hop. An untrusted one replaces all earlier ones, which it may have invented. After a hop without an
-// address, the next trusted one is the farthest that is known.
-static void take_hop(struct walk *w, bool has_address, const struct in6_addr *address)
+// Takes a hop without an address. Then the next trusted hop is the farthest that is known.
+static void take_unknown(struct walk *w)
 {
-    if (has_address && w->known && http_networks_have(w->trusted, address)) return;
-    w->known = has_address;
-    if (has_address) w->client = *address;
+    w->known = false;
+}
+
+// Takes the next hop. An untrusted one replaces all earlier ones, which it may have invented.
+static void take_address(struct walk *w, const struct in6_addr *address)
+{
+    if (w->known && http_networks_have(w->trusted, address)) return;
+    w->known = true;
+    w->client = *address;
 }
 
 // Takes an entry such as 192.0.2.7, 192.0.2.7:4711, 2001:db8::1 or [2001:db8::1]:4711.
@@ -98,7 +103,10 @@ static void take_node(struct walk *w, const char *text, size_t size)
     } else if (colon && !memchr(colon + 1, ':', size - (size_t)(colon + 1 - text))) {
         size = (size_t)(colon - text);
     }
-    take_hop(w, read_address(text, size, &address), &address);
+    if (read_address(text, size, &address))
+        take_address(w, &address);
+    else
+        take_unknown(w);
 }
 
 static void trim(const char **at_p, const char **end_p)
@@ -135,7 +143,7 @@ static void take_pairs(struct walk *w, const char *at, const char *end)
         take_node(w, from, (size_t)(to - from));
         return;
     }
-    take_hop(w, false, NULL);
+    take_unknown(w);
 }
 
 static void take_forwarded(struct walk *w, const char *at, const char *end)
@@ -146,7 +154,7 @@ static void take_forwarded(struct walk *w, const char *at, const char *end)
         take_pairs(w, at, next);
     }
     // A client may have opened the quote to hide the elements that proxies appended.
-    if (open) take_hop(w, false, NULL);
+    if (open) take_unknown(w);
 }
 
 static void take_x_forwarded_for(struct walk *w, const char *at, const char *end)

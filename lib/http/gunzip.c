@@ -11,8 +11,7 @@ enum { GZIP_WINDOW_BITS = 16 + MAX_WBITS }; // 16 asks zlib for gzip's header an
 
 struct http_gunzip {
     z_stream z;
-    bool whole;    // the last byte used ended a member
-    bool has_more; // the last call filled its output
+    bool whole; // the last byte used ended a member
 };
 
 struct http_gunzip *http_gunzip_open(void)
@@ -36,21 +35,12 @@ bool http_gunzip_run(struct http_gunzip *g, const char *bytes, size_t size, size
     g->z.avail_in = (uInt)size;
     g->z.next_out = (Bytef *)out;
     g->z.avail_out = (uInt)room;
-    if (g->whole && size) { // a body may have several members
-        inflateReset(&g->z);
-        g->whole = false;
-    }
-    int result = g->whole ? Z_OK : inflate(&g->z, Z_NO_FLUSH);
+    if (g->whole) inflateReset(&g->z); // a body may have several members
+    int result = inflate(&g->z, Z_NO_FLUSH);
     *used_p = size - g->z.avail_in;
     *n_p = room - g->z.avail_out;
-    g->whole |= result == Z_STREAM_END;
-    g->has_more = !g->whole && g->z.avail_out == 0;
-    return result == Z_OK || result == Z_STREAM_END || (result == Z_BUF_ERROR && *n_p == 0);
-}
-
-bool http_gunzip_has_more(const struct http_gunzip *g)
-{
-    return g->has_more;
+    g->whole = result == Z_STREAM_END;
+    return result == Z_OK || result == Z_STREAM_END;
 }
 
 bool http_gunzip_is_whole(const struct http_gunzip *g)

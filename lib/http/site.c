@@ -127,12 +127,6 @@ static const char *field(const struct http_head *head, const char *texts, const 
     return http_pair(texts + head->fields, name);
 }
 
-// Returns the host that the request is for: from the target if it names one, else from Host. NULL: HTTP/1.0 without it.
-static const char *request_host(const struct http_head *head, const char *texts)
-{
-    return head->target_host ? texts + head->target_host : field(head, texts, "host");
-}
-
 static bool host_is_served(const struct http_site *site, const char *host)
 {
     size_t n = split_port(host, strlen(host));
@@ -173,7 +167,7 @@ static bool is_safe(const char *method)
 int http_site_check(const struct http_site *site, const struct http_head *head, const char *texts,
                     const char **sentence_p)
 {
-    const char *host = request_host(head, texts), *origin = field(head, texts, "origin");
+    const char *host = field(head, texts, "host"), *origin = field(head, texts, "origin");
     if (site->check_host && host && !host_is_served(site, host)) {
         *sentence_p = "the host name of the request is not one of this server: use its address or localhost, or start "
                       "the server with this name in --allowed-hosts";

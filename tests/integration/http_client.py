@@ -44,7 +44,7 @@ def get(path, wanted=200):
 def server_refuses(path, fields, wanted):
     """The HTTP server itself refuses the head; the error has the shape of the path's API."""
     with socket.create_connection((address.hostname, address.port), timeout=WAIT) as raw:
-        raw.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n{fields}\r\n".encode())
+        raw.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n".encode())
         answer = raw.makefile("rb").read()
     head, body = answer.split(b"\r\n\r\n", 1)
     error = json.loads(body)
@@ -352,7 +352,7 @@ def check_disconnect():
         before = status()["totals"]
         data = json.dumps(dict(body, prompt="The keeper", max_tokens=3000, ignore_eos=True)).encode()
         sock = socket.create_connection((address.hostname, address.port))
-        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data))
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data))
         if body.get("stream"):
             received = b""
             while received.count(b"data: ") < 3:

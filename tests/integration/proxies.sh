@@ -13,7 +13,7 @@ if ! command -v nginx >/dev/null || ! command -v haproxy >/dev/null; then
 fi
 
 choose_ports
-start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --heartbeat-ms 60000 --stall-timeout-ms 0 \
+start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --worker-grace-ms 3600000 \
     --cors-origin http://chat.example.org --allowed-hosts llm.example.org --trusted-proxies 127.0.0.1 \
     --max-connections-per-address 8
 start worker "$bin/forepack-worker" --model "$main_model" --router "$node_server" --threads 1
