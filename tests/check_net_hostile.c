@@ -564,21 +564,6 @@ START_TEST(concurrent_handshakes_are_bounded)
 }
 END_TEST
 
-// The last bytes and the end of the connection arrive in one segment, so they raise one event.
-START_TEST(an_end_with_data_is_noticed)
-{
-    server_open(true, false);
-    struct client c = client_open();
-    ck_assert(is_served(&c));
-    setsockopt(c.fd, IPPROTO_TCP, TCP_CORK, &(int){1}, sizeof(int));
-    ck_assert(client_write(&c, "\0\0\x08\6\0\0\0\0\0pingpong", 17));
-    shutdown(c.fd, SHUT_WR);
-    ends_with(&c, ""); // returns when the server has closed the connection
-    client_close(&c);
-    server_close();
-}
-END_TEST
-
 // --- budgets
 
 static bool ask(const char *key)
@@ -696,6 +681,5 @@ SUITE("net_hostile")
     if (modes == 2) {
         TEST(an_address_has_one_handshake_at_a_time);
         TEST(concurrent_handshakes_are_bounded);
-        TEST(an_end_with_data_is_noticed);
     }
 }

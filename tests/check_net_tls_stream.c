@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -115,6 +116,28 @@ START_TEST(last_bytes_do_not_continue_a_half_sent_record)
 }
 END_TEST
 
+// `_i`: the end of the connection arrives with the last bytes, and so raises no further event.
+START_TEST(bytes_with_an_end_leave_the_socket_readable)
+{
+    struct pair p = pair_open();
+    struct net_tls_stream stream;
+    char bytes[100];
+    const struct iovec part = {bytes, sizeof bytes};
+    struct pollfd arrived = {.fd = p.server_fd, .events = _i ? POLLRDHUP : POLLIN};
+    net_tls_stream_init(&stream, p.server);
+    net_tls_stream_read_ahead(&stream);
+    ck_assert_int_eq(SSL_write(p.client, "ab", 2), 2);
+    if (_i) shutdown(p.client_fd, SHUT_WR);
+    ck_assert_int_eq(poll(&arrived, 1, 20000), 1);
+    ck_assert_int_eq(net_tls_stream_read(&stream, &part, 1), 2);
+    ck_assert_int_eq(net_tls_stream_is_drained(&stream), !_i);
+    if (_i) ck_assert_int_eq(net_tls_stream_read(&stream, &part, 1), 0);
+    net_tls_stream_fini(&stream);
+    close(p.server_fd);
+    pair_close(&p);
+}
+END_TEST
+
 START_TEST(reports_of_the_system_are_not_bytes_of_the_client)
 {
     static const struct net_sockets_options options = {.limits = {.max_calls = 1, .max_empty = 10}};
@@ -143,5 +166,6 @@ SUITE("net_tls_stream")
     signal(SIGPIPE, SIG_IGN);
     FIXTURE_ONCE(make_certificate, remove_certificate);
     TEST(last_bytes_do_not_continue_a_half_sent_record);
+    LOOP(bytes_with_an_end_leave_the_socket_readable, 0, 2);
     TEST(reports_of_the_system_are_not_bytes_of_the_client);
 }
