@@ -15,9 +15,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/peer_budget.h"
-#include "lib/net/core.h"
+#include "lib/net/server.h"
+#include "lib/net/socket.h"
 #include "tests/suite.h"
 
 enum { TIMEOUT_MS = 60000, CALLS = 5, BLOCK_BYTES = 16384, CALL_BYTES = 8192, HEADERS_MAX = 128 };
@@ -355,17 +357,56 @@ START_TEST(header_blocks_are_bounded)
 }
 END_TEST
 
-// Expects that the call is refused and its connection continues. C-core does not count the pseudo-headers here.
+// Expects that a call above the limit is refused and its connection continues. C-core does not count the pseudo-headers
+// here, nor "te" and "content-type".
 START_TEST(metadata_of_a_call_is_bounded)
 {
     server_open(_i, false);
     struct client c = client_open();
-    struct block b = block_of("/t/Wait");
-    block_add(&b, "x", CALL_BYTES - 33 + 1, NULL);
-    ck_assert(block_send(&c, &b, 1));
-    client_await(&c, "the metadata of a call has at most 8 KiB", 40);
+    for (uint32_t more = 0; more < 2; more++) {
+        struct block b = block_of("/t/Echo");
+        block_add(&b, "x", CALL_BYTES - 33 + more, NULL);
+        ck_assert(block_send(&c, &b, 1 + 2 * more));
+        if (!more) ck_assert(frame(&c, DATA, END_STREAM, 1, "\0\0\0\0\5hello", 10));
+        client_await(&c, more ? "the metadata of a call has at most 8 KiB" : "\0\0\0\0\5hello", more ? 40 : 10);
+    }
     ck_assert(is_served(&c));
     client_close(&c);
+    server_close();
+}
+END_TEST
+
+// Begins a header block and expects that it may stay unfinished for NET_UNFINISHED_US, and not longer. `first`: these
+// are the connection's first headers, which C-core has not got yet.
+static void expect_time_of_headers(bool first)
+{
+    struct client c = client_open();
+    struct block b = block_of("/t/Wait");
+    struct pollfd end = {.fd = c.fd, .events = POLLIN};
+    if (!first) ck_assert(is_served(&c));
+    for (int late = 0; late < 2; late++) {
+        int64_t begin_us = clock_now_us();
+        ck_assert(frame(&c, HEADERS, 0, late ? 3 : 1, b.bytes, b.size));
+        if (late) break;
+        net_sockets_expire(server->sockets, begin_us + NET_UNFINISHED_US);
+        ck_assert(frame(&c, CONTINUATION, END_HEADERS, 1, NULL, 0));
+        ck_assert(is_served(&c));
+        net_sockets_expire(server->sockets, begin_us + 2 * NET_UNFINISHED_US); // nothing is unfinished
+        ck_assert(is_served(&c));
+    }
+    do // until the server has received the block
+        net_sockets_expire(server->sockets, clock_now_us() + NET_UNFINISHED_US + 1);
+    while (poll(&end, 1, 1) == 0);
+    char byte;
+    ck_assert_int_le(client_read(&c, &byte, 1), 0);
+    client_close(&c);
+}
+
+START_TEST(unfinished_headers_have_a_time)
+{
+    server_open(_i, false);
+    expect_time_of_headers(true);
+    expect_time_of_headers(false);
     server_close();
 }
 END_TEST
@@ -485,27 +526,38 @@ START_TEST(an_address_has_one_handshake_at_a_time)
 }
 END_TEST
 
-// More concurrent handshakes than the listener allows end the oldest, and another client is served.
+// Completes a handshake from another address.
+static void shake_hands(void)
+{
+    int fd = connect_from(2);
+    SSL *ssl = ssl_open(fd);
+    ck_assert_int_eq(SSL_connect(ssl), 1);
+    SSL_free(ssl);
+    close(fd);
+}
+
+// One handshake more than the listener allows ends the oldest, and the new one goes on.
 START_TEST(concurrent_handshakes_are_bounded)
 {
-    enum { HANDSHAKES = 530 };
+    enum { HANDSHAKES = 512 };
     static int fd[HANDSHAKES];
     char byte;
     server_open_with(true, false, 0);
     for (int i = 0; i < HANDSHAKES; i++) {
+        if (i == HANDSHAKES - 1) { // the next one is the last that the listener allows
+            shake_hands();
+            ck_assert_int_eq(recv(fd[0], &byte, 1, MSG_DONTWAIT), -1);
+            ck_assert_int_eq(errno, EAGAIN);
+        }
         fd[i] = connect_from(1);
         ck_assert_int_eq(write(fd[i], "\x16\x03\x01\x02", 5), 5); // the start of a long record
     }
+    shake_hands();
     struct pollfd oldest = {.fd = fd[0], .events = POLLIN};
     ck_assert_int_eq(poll(&oldest, 1, 8000), 1); // less than the 10 s that a handshake may take
     ck_assert_int_le(recv(fd[0], &byte, 1, 0), 0);
-    ck_assert_int_eq(recv(fd[HANDSHAKES - 1], &byte, 1, MSG_DONTWAIT), -1); // the newest goes on
+    ck_assert_int_eq(recv(fd[1], &byte, 1, MSG_DONTWAIT), -1);
     ck_assert_int_eq(errno, EAGAIN);
-    int other = connect_from(2);
-    SSL *served = ssl_open(other);
-    ck_assert_int_eq(SSL_connect(served), 1);
-    SSL_free(served);
-    close(other);
     for (int i = 0; i < HANDSHAKES; i++)
         close(fd[i]);
     server_close();
@@ -527,6 +579,34 @@ static bool ask(const char *key)
     rpc_channel_close(channel);
     return served;
 }
+
+static int n_peers_ended;
+
+static void count_end(struct peer *peer)
+{
+    n_peers_ended++;
+}
+
+START_TEST(a_budget_holds_its_bytes_and_no_more)
+{
+    enum { MOST = 1000 };
+    const enum peer_class class = _i ? PEER_UNPROVEN : PEER_PROVEN;
+    struct peer first = {.end = count_end}, second = {.end = count_end};
+    peer_budgets_set(class == PEER_UNPROVEN ? MOST : 2 * MOST, class == PEER_PROVEN ? MOST : 2 * MOST);
+    n_peers_ended = 0;
+    peer_join(&first, class);
+    peer_join(&second, class);
+    peer_hold(&first, MOST / 2 + 1);
+    peer_hold(&second, MOST / 2 - 1);
+    ck_assert_int_eq(n_peers_ended, 0);
+    peer_hold(&second, MOST / 2);
+    ck_assert_int_eq(n_peers_ended, 1);
+    ck_assert(first.ended && !second.ended);
+    peer_leave(&first);
+    peer_leave(&second);
+    peer_budgets_set(PEER_UNPROVEN_BYTES, PEER_PROVEN_BYTES);
+}
+END_TEST
 
 // Opens connections that leave messages unfinished until the budget of `class` is used up.
 START_TEST(the_busiest_connection_is_closed)
@@ -589,12 +669,14 @@ SUITE("net_hostile")
     LOOP(first_bytes_may_be_many, 0, modes);
     LOOP(header_blocks_are_bounded, 0, modes);
     LOOP(metadata_of_a_call_is_bounded, 0, modes);
+    LOOP(unfinished_headers_have_a_time, 0, modes);
     LOOP(the_number_of_headers_is_bounded, 0, modes);
     LOOP(concurrent_calls_are_bounded, 0, modes);
     LOOP(calls_one_after_another_are_not_bounded, 0, modes);
     LOOP(a_header_block_without_end_is_closed, 0, modes);
     LOOP(frames_that_carry_nothing_are_bounded, 0, modes);
     LOOP(another_protocol_is_refused, 0, modes);
+    LOOP(a_budget_holds_its_bytes_and_no_more, 0, 2);
     LOOP(the_busiest_connection_is_closed, 0, 2);
     if (modes == 2) {
         TEST(an_address_has_one_handshake_at_a_time);
