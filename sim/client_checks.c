@@ -129,7 +129,9 @@ void client_check_intake(struct client *client)
     if (!r || r->spec.score_only) return;
     enum skip_reason skip = client->decided = decided_skip(client, r);
     bool is_auto = r->spec.prefill.mode == PREFILL_AUTO, is_reused = r->usage.scored_tokens;
-    if (skip == SKIP_NONE && r->skip == (is_reused ? SKIP_UNSURE : SKIP_COST) && (is_auto || is_reused)) return;
+    if (skip == SKIP_NONE && r->skip == SKIP_COST && is_auto && !is_reused) return;
+    // A speculator's selection that the router holds may keep all tokens; expect_rate() checks this reason later.
+    if (skip == SKIP_NONE && is_reused && (r->skip == SKIP_UNSURE || r->skip == SKIP_UNCALIBRATED)) return;
     if (r->skip != skip)
         world_fail(client->w, "request %" PRId64 ": skipped for '%s', must be '%s'", client->plan->id,
                    skip_reason_name(r->skip), skip_reason_name(skip));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Grammars of simulated requests. Replaces lib/grammar/grammar.h and lib/grammar/compiler.h at link time. A grammar is
-// the text "LENGTH MODULUS": an answer has LENGTH tokens. The sum of a token's id and its index is never a multiple of
-// MODULUS.
+// Grammars of simulated requests. The simulator links grammar.c in place of lib/grammar. A grammar is the text "LENGTH
+// MODULUS": an answer is complete after LENGTH tokens, and a token may be output number `index` unless its id plus
+// `index` is a multiple of MODULUS.
 #pragma once
 
 #include "lib/grammar/compiler.h"

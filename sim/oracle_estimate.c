@@ -179,7 +179,8 @@ static int64_t due_at(const struct question *q, double own_us, int64_t now_us)
             full_us = fmax(full_us, work_time(node, costs_of(q, node), budget, pairs_of(budget, 0)));
         }
         if (own_us > (double)(deadline_us - now_us)) return waited_us;
-        due_us = deadline_us - (int64_t)(own_us + full_us);
+        // A node with false reports may make the times of a bin endless.
+        due_us = deadline_us - (int64_t)fmin(own_us + full_us, (double)deadline_us);
     }
     return due_us < waited_us ? due_us : waited_us;
 }

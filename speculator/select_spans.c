@@ -34,8 +34,8 @@ static int sentence_end(const uint8_t *ends, int first, int end)
     return end;
 }
 
-// Returns the end of the first span of a sentence [first, end). A long sentence is divided before its least important
-// token.
+// Returns the end of the first span of a sentence [first, end). A long sentence is divided: the span has between
+// SPAN_TOKENS_MAX / 2 and SPAN_TOKENS_MAX tokens and ends before the least important token of this range.
 static int span_end(const float *importance, int first, int end)
 {
     if (end - first <= SPAN_TOKENS_MAX) return end;

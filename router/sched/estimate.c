@@ -51,15 +51,15 @@ static double look_ahead_of_others_us(const struct cost_model *cost, const struc
 // Limits of the number of nodes that an estimate examines. In a small pool, the sample is every node that takes work.
 // In a large pool, it is every n-th node (SAMPLE_MAX). The estimate also examines the nodes that are likely to finish
 // the request first: the nodes with the least work (FIRST_MAX), and the nodes whose caches have the request's prefix
-// (SHARING_MAX).
-enum { SAMPLE_MAX = 64, FIRST_MAX = 8, SHARING_MAX = 8 };
+// (SHARING_MAX). If none of these can hold the request, it examines nodes that can (HOLDING_MAX).
+enum { SAMPLE_MAX = 64, FIRST_MAX = 8, SHARING_MAX = 8, HOLDING_MAX = 8 };
 
 struct subject {
     const struct sched_view *view;
     enum node_role role;
     const struct sched_request *r;
     const struct cost_model *likely; // assumed cost of nodes with unknown costs; NULL: no node's costs are known
-    const struct sched_node *nodes[SAMPLE_MAX + FIRST_MAX + SHARING_MAX];
+    const struct sched_node *nodes[SAMPLE_MAX + FIRST_MAX + SHARING_MAX + HOLDING_MAX];
     int n_sample, n_nodes;
     double stands_for; // number of nodes that each node of the sample represents
 };
@@ -89,6 +89,17 @@ static void nodes_add_likely(struct subject *s, struct node_index *pool)
     int n = prefix_index_lookup(s->view->prefixes[s->role], s->r->prefix, s->r->n_prefix, hits, SHARING_MAX);
     for (int i = 0; i < n; i++)
         nodes_add(s, (const struct sched_node *const *)&hits[i].node, 1);
+}
+
+static void nodes_add_holding(struct subject *s, const struct node_index *pool)
+{
+    for (int i = 0; i < s->n_nodes; i++)
+        if (sched_node_can_hold(s->nodes[i], s->r)) return;
+    int most = s->n_nodes + HOLDING_MAX;
+    for (int i = 0; i < pool->n_nodes && s->n_nodes < most; i++) {
+        const struct sched_node *node = pool->nodes[i];
+        if (sched_node_can_hold(node, s->r)) nodes_add(s, &node, 1);
+    }
 }
 
 static bool is_known(const struct subject *s, const struct sched_node *node)
@@ -166,7 +177,10 @@ static struct subject subject_make(const struct sched_view *view, enum node_role
     struct node_index *pool = &view->pools[role];
     double least_us = INFINITY, rows = sched_request_rows(r);
     nodes_sample(&s, pool);
-    if (pool->n_nodes > SAMPLE_MAX) nodes_add_likely(&s, pool);
+    if (pool->n_nodes > SAMPLE_MAX) {
+        nodes_add_likely(&s, pool);
+        nodes_add_holding(&s, pool);
+    }
     pool->estimate_visits += (uint64_t)s.n_nodes;
     for (int i = 0; i < s.n_nodes; i++) {
         const struct sched_node *node = s.nodes[i];

@@ -396,7 +396,7 @@ static struct sched_node *next_for_overdue(struct node_index *index, const struc
 struct sched_node *node_index_next(struct node_index *index, const struct sched_view *view)
 {
     struct node_search s = {.view = view, .rows = view->waiting[index->role].rows, .kind = SEARCH_ASKED};
-    update_changed(index, view);
+    index_refresh(index, view);
     struct sched_node *node = index_find(index, &s);
     if (!node) node = next_for_overdue(index, view);
     index->plans += node != NULL;
@@ -406,7 +406,7 @@ struct sched_node *node_index_next(struct node_index *index, const struct sched_
 struct sched_node *node_index_next_for(struct node_index *index, const struct sched_view *view,
                                        const struct sched_request *r)
 {
-    update_changed(index, view);
+    index_refresh(index, view);
     index->request_searches++;
     struct node_search s = {.view = view, .r = r, .kind = search_kind(r), .unasked = true};
     struct sched_node *node = index_first(index, &s);

@@ -4,9 +4,10 @@
 // that start with the same tokens at the same positions have chains that start alike.
 //
 // The hashes are SipHash under a key of the process, so nobody outside the process can compute prompts that collide.
-// Among n prefixes, the probability that any two collide by chance is n^2 / 2^65. The router then treats the two as the
-// same prefix and misjudges rows and KV blocks by a few. No answer changes, because nodes compare tokens. Chains are
-// compared block by block from the start. Their order is therefore total, so a collision corrupts no tree.
+// Among n prefixes, the probability that any two collide by chance is n^2 / 2^65; the prefix index stores 32 bits of
+// each hash, so it confuses prefixes more often. The router then counts rows and KV blocks as shared that are not. No
+// answer changes, because nodes compare tokens. prefix_groups.c sorts chains by their hashes alone, so a collision
+// cannot make its order inconsistent.
 #pragma once
 
 #include <stdint.h>
@@ -16,7 +17,7 @@
 
 enum {
     PREFIX_BLOCK = 16,        // tokens; nodes share KV entries in blocks of this size
-    PREFIX_BLOCKS_MAX = 65536 // most blocks of a chain
+    PREFIX_BLOCKS_MAX = 65536 // a chain leaves out later rows
 };
 
 // Makes the chain of the tokens in the kept ranges (a prompt kept whole is one range). Prompts with different salts

@@ -41,7 +41,7 @@ void http_usage_update(struct http_generation *g, struct http_choice *choice, co
 void http_usage_add(const struct http_generation *g, struct bytes *out)
 {
     const struct request_usage *u = &g->usage;
-    char text[640];
+    char text[1024];
     snprintf(text, sizeof text,
              "{\"prompt_tokens\":%d,\"completion_tokens\":%d,\"total_tokens\":%d,"
              "\"prompt_tokens_details\":{\"cached_tokens\":%d},"
