@@ -260,6 +260,19 @@ static int choose_logit_rows(int rows, int32_t *chosen)
     return n;
 }
 
+// Compares the logits of a row with those of its sequence alone. chosen: the sequences of the batch.
+static void check_logits(const float *logits, const struct ragged_batch *batch, int row, struct live *const *chosen)
+{
+    int s = 0;
+    while (row >= batch->row_start[s + 1])
+        s++;
+    const struct sequence *q = chosen[s]->sequence;
+    const int at = chosen[s]->done + row - batch->row_start[s];
+    ck_assert_msg(!memcmp(logits, q->logits[at], sizeof q->logits[0]),
+                  "row %d of a sequence of %d: other bits in a batch of %d rows of %d sequences, %d with logits", at,
+                  q->length, batch->n_rows, batch->n_seqs, batch->logit_row ? batch->n_logit_rows : batch->n_rows);
+}
+
 // Runs one batch of random chunks of some running sequences, in random order, and compares it with the sequences alone.
 // Half of the batches have logits of some rows only.
 static void mix_batch(struct mixer *mixer, struct model *m)
@@ -306,16 +319,9 @@ static void mix_batch(struct mixer *mixer, struct model *m)
         batch.n_logit_rows = n_logits;
     }
     model_forward(m, &batch, logits, importance);
+    for (int i = 0; i < n_logits; i++)
+        check_logits(logits + i * VOCABULARY, &batch, logit_row[i], chosen);
     const float *found = importance;
-    for (int i = 0, s; i < n_logits; i++) {
-        for (s = 0; logit_row[i] >= start[s + 1];)
-            s++;
-        const int at = chosen[s]->done + logit_row[i] - start[s];
-        const struct sequence *q = chosen[s]->sequence;
-        ck_assert_msg(!memcmp(logits + i * VOCABULARY, q->logits[at], sizeof q->logits[0]),
-                      "row %d of a sequence of %d: other bits in a batch of %d rows of %d sequences, %d with logits",
-                      at, q->length, rows, n, n_logits);
-    }
     for (int s = 0; s < n; s++) {
         const struct sequence *q = chosen[s]->sequence;
         chosen[s]->done += start[s + 1] - start[s];
