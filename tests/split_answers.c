@@ -36,8 +36,12 @@ static json_t *split(const struct output_syntax *syntax, const json_t *line, siz
     size_t size = json_string_length(answer);
     json_t *parts = json_pack("{s:s,s:[]}", "content", "", "calls");
     struct output_parser *p = output_parser_create(syntax, false, json_object_get(line, "tools"));
-    for (size_t i = 0; i < size; i += piece)
-        output_parser_push(p, text + i, piece < size - i ? piece : size - i, add_part, parts);
+    for (size_t i = 0, n; i < size; i += n) {
+        n = piece < size - i ? piece : size - i;
+        while (i + n < size && ((unsigned char)text[i + n] & 0xC0) == 0x80) // whole characters only
+            n++;
+        output_parser_push(p, text + i, n, add_part, parts);
+    }
     output_parser_finish(p, false, add_part, parts);
     output_parser_free(p);
     return parts;
