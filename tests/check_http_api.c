@@ -7,6 +7,7 @@
 #include "lib/identity/key_file.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "proto/inference/kserve.pb-c.h"
+#include "router/front/request/system_turns.h"
 #include "tests/fake_llguidance.h"
 #include "tests/front_fixture.h"
 #include "tests/http_client.h"
@@ -206,6 +207,20 @@ START_TEST(turns_of_one_role_are_rendered_as_one)
         free(answer);
         free(body);
     }
+}
+END_TEST
+
+// The template of these tests refuses system turns between others, the demo model's renders them.
+START_TEST(templates_that_render_system_turns_are_found)
+{
+    const char *source = getenv("FOREPACK_SOURCE");
+    char *dir = mem_format("%s/deploy/demo-model/main", source ? source : ".");
+    struct chat_template *demo;
+    ck_assert_int_eq(chat_template_open(dir, NULL, &demo), STATUS_OK);
+    ck_assert(system_turns_rendered(demo, front.tokenizer));
+    ck_assert(!system_turns_rendered(front.chat, front.tokenizer));
+    chat_template_free(demo);
+    free(dir);
 }
 END_TEST
 
@@ -855,6 +870,7 @@ SUITE("http_api")
     LOOP(a_deadline_that_has_passed_is_not_tried_again, 0, GENERATIONS);
     TEST(what_may_succeed_later_is_tried_again);
     TEST(turns_of_one_role_are_rendered_as_one);
+    TEST(templates_that_render_system_turns_are_found);
     TEST(a_prompt_over_the_context_is_counted);
     LOOP(a_prompt_over_the_context_is_refused_in_the_words_of_its_api, 0, 4);
     EACH(an_image_is_refused_or_replaced_by_a_text, with_images);

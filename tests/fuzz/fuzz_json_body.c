@@ -45,7 +45,8 @@ static void check_turns(const json_t *chat)
     {
         const json_t *content = json_object_get(turn, "content");
         FUZZ_CHECK(json_is_string(json_object_get(turn, "role")));
-        FUZZ_CHECK(json_is_string(content) || json_is_array(content));
+        const bool calls_only = json_is_null(content) && json_array_size(json_object_get(turn, "tool_calls"));
+        FUZZ_CHECK(json_is_string(content) || json_is_array(content) || calls_only);
     }
 }
 
