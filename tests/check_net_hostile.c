@@ -601,7 +601,8 @@ START_TEST(a_budget_holds_its_bytes_and_no_more)
     ck_assert_int_eq(n_peers_ended, 0);
     peer_hold(&second, MOST / 2);
     ck_assert_int_eq(n_peers_ended, 1);
-    ck_assert(first.ended && !second.ended);
+    ck_assert(first.ended);
+    ck_assert(!second.ended);
     peer_leave(&first);
     peer_leave(&second);
     peer_budgets_set(PEER_UNPROVEN_BYTES, PEER_PROVEN_BYTES);
