@@ -10,7 +10,6 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -34,7 +33,6 @@ enum {
     PAUSE_US = 10000,    // pause of accepting while no descriptor is free
     REFUSED_LOG_US = 10000000,
     HANDSHAKES_MAX = 512, // limit of concurrent handshakes
-    NICE = 10,            // lower priority of the thread
 };
 
 // A connection that C-core does not have yet: it has sent nothing, its TLS handshake is in progress, or its first
@@ -399,7 +397,6 @@ static void run_once(struct net_listener *l)
 static void *listener_run(void *argument)
 {
     struct net_listener *l = argument;
-    setpriority(PRIO_PROCESS, 0, NICE); // Linux applies it to this thread alone
     l->room = mem_alloc(READ_BYTES);
     while (!atomic_load(&l->closing))
         run_once(l);

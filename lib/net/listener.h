@@ -9,8 +9,7 @@
 //
 // A connection costs C-core about seven times the CPU time that it costs this listener. So the listener passes a
 // connection on only after its TLS handshake, its preface and SETTINGS, and never in the middle of a header block. A
-// client that breaks a limit until then does not reach C-core. The thread has a lower priority, because requests go
-// before new connections.
+// client that breaks a limit until then does not reach C-core.
 #pragma once
 
 #include <stddef.h>
