@@ -9,6 +9,14 @@ configure() {
         -e "s/127.0.0.1:8000/127.0.0.1:$http_port/; s/127.0.0.1:50051/$server/" -e "s/\\b1h\\b/$2/"
 }
 
+proxies_clean_up() {
+    local status=$?
+    rm -rf "$proxy_folder"
+    set +e
+    (exit $status) # clean_up reads it
+    clean_up
+}
+
 # start_proxies SILENCE: starts nginx and HAProxy with the configurations of deploy/proxy.
 start_proxies() {
     local proxy
@@ -20,6 +28,7 @@ start_proxies() {
     local folder
     folder=$(mktemp -d /tmp/forepack-proxy.XXXXXX) # nginx takes no path with a blank
     proxy_folder=$folder
+    trap proxies_clean_up EXIT
     configure nginx "$1" <"$source_dir/deploy/proxy/nginx.conf" >"$folder/forepack.conf"
     {
         [ "$(id -u)" != 0 ] || echo "user root;"
