@@ -53,6 +53,9 @@ START_TEST(a_response_is_asked_for_as_a_chat)
                "{\"input\":\"Hi\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"a\",\"schema\":{}}}}",
                "{\"messages\":[{\"role\":\"user\",\"content\":\"Hi\"}],\"response_format\":{\"type\":\"json_schema\","
                "\"json_schema\":{\"schema\":{}}}}");
+    // A missing input is an empty turn.
+    check_chat(to_chat, "{\"instructions\":\"s\"}",
+               "{\"messages\":[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":\"\"}]}");
 }
 END_TEST
 
@@ -114,8 +117,7 @@ START_TEST(a_response_that_needs_more_is_refused)
 #define TEN  "0123456789"
 #define LONG TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN TEN
     static const struct refusal cases[] = {
-        {"{}", "input: must be a string or a list of items"},
-        {"{\"input\":[]}", "input: must be"},
+        {"{\"input\":[]}", "input: must be a string or a list of items"},
         {"{\"input\":5}", "input: must be"},
         {"{\"input\":[5]}", "input[0].role: must be"},
         {"{\"input\":[{\"role\":\"tool\",\"content\":\"a\"}]}", "input[0].role: must be user, assistant"},
