@@ -46,7 +46,7 @@ static enum status answer_read(struct http_generation *g, struct http_input *in,
     set_prompt(m, prompt);
     const struct wire_options options = {in->default_tokens,  prompt->conversation,           "prompt",
                                          in->max_tokens_name, in->grammar_known || index > 0, first->text};
-    return wire_request_read(g->client.front, m, &options, a->request, &a->text);
+    return wire_request_read(&g->client, m, &options, a->request, &a->text);
 }
 
 static void answer_split(struct http_generation *g, const struct http_input *in, struct answer *a)
