@@ -45,6 +45,7 @@ static const struct limit_case {
     {"required", PREFILL_OFF, 0.2, 0, PREFILL_REQUIRED, 0.2, 0, 0, true},
     {"required", PREFILL_ON, 1, 0.9, PREFILL_REQUIRED, 0.3, 0.9, 0, true},
     {"required", PREFILL_ON, 1, 0, PREFILL_REQUIRED, 0.3, 0.98, 0, true}, // the router's quality
+    {"required", PREFILL_ON, 0.2, 1, PREFILL_REQUIRED, 0.2, 0, 0, true},
     {"required", PREFILL_REQUIRED, 1, 1, PREFILL_REQUIRED, 0.3, 0.98, 0, true},
 };
 

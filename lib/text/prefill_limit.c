@@ -32,8 +32,9 @@ static void require_pruning(const struct prefill *defaults, struct prefill *p)
     p->mode = PREFILL_REQUIRED;
     if (keeps_all(p)) {
         p->keep_rate = defaults->keep_rate;
-        p->quality = defaults->quality < 1 ? defaults->quality : 0;
+        p->quality = defaults->quality;
     }
+    if (p->quality >= 1) p->quality = 0; // keeps all tokens where a calibration applies
     if (p->keep_rate >= 1) p->keep_rate = standard.keep_rate;
 }
 
