@@ -79,7 +79,7 @@ START_TEST(the_queue_is_bounded)
     fixture_send(&f, 10, 4);
     struct client *fourth = fixture_send(&f, 10, 4);
     ck_ended(fourth, FINISH_REASON_ERROR, STATUS_EXHAUSTED);
-    ck_assert(strstr(fourth->message, "3 are allowed"));
+    ck_assert(strstr(fourth->message, "the limit for normal priority is 3"));
     fake_node_step(&f, w, runs, 0, 1, FINISH_REASON_STOP); // another one is dispatched
     ck_assert_int_eq(fixture_send(&f, 10, 4)->ends, 0);
     struct core_status status = fixture_status(&f);

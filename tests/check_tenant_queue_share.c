@@ -80,8 +80,8 @@ START_TEST(four_bytes_of_a_grammar_count_as_a_token)
     ck_assert_int_eq(third->status, STATUS_EXHAUSTED);
     ck_assert_str_eq(
         third->message,
-        "the queue is full: prompts of 9990 tokens wait, 10000 are allowed for one of normal priority and "
-        "this has 11 (4 bytes of its grammar, stop strings and turns' pinned ranges count as one); try again later");
+        "the queue is full: prompts of 9990 tokens wait and this one has 11 (4 bytes of its grammar, stop strings and "
+        "turns' pinned ranges count as one); the limit for normal priority is 10000; try again later");
     ck_assert_int_eq(put_with_grammar(1, 40000)->status, STATUS_OUT_OF_RANGE);
     ck_assert_int_eq(put_with_grammar(9, 4)->ends, 0);
     fixture_advance(&f, SECOND); // the node gets the waiting requests
@@ -89,7 +89,7 @@ START_TEST(four_bytes_of_a_grammar_count_as_a_token)
 }
 END_TEST
 
-START_TEST(tenants_without_a_weight_count_as_one)
+START_TEST(tenants_without_a_weight_share_one_part)
 {
     start(50, 2);
     ck_assert_int_eq(fill("fresh-0", 1, "for this tenant"), 50);
@@ -112,6 +112,6 @@ SUITE("tenant queue share")
     TEST(a_tenant_alone_fills_its_part_and_others_fill_the_rest);
     TEST(tokens_are_bounded_too);
     TEST(four_bytes_of_a_grammar_count_as_a_token);
-    TEST(tenants_without_a_weight_count_as_one);
+    TEST(tenants_without_a_weight_share_one_part);
     TEST(without_a_bound_one_tenant_fills_the_queue);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread answers each bin with one message. With a pace, it deals the sequences out to slots of the interval and
-// sends the tokens of each slot in one message.
+// One thread answers each bin with one message. With a pace, the interval is divided into SLOTS slots, each sequence
+// belongs to one slot, and all sequences of a slot get their next token in one message when its time comes.
 #include "bench/commands/fake_node.h"
 
 #include <pthread.h>
@@ -40,7 +40,7 @@ struct fake_node {
     pthread_t thread;
 };
 
-// Answers a bin like one pass that computes the whole bin and ends all its sequences.
+// Answers a bin with one message that has all tokens of every sequence, reported as one pass over the bin's rows.
 static void answer_bin(struct fake_node *node, const Forepack__Cluster__V1__PrefillBin *bin)
 {
     size_t n = bin->n_sequences, tokens = 0, used = 0;
@@ -144,7 +144,7 @@ static void paced_cancel(struct fake_node *node, uint64_t request)
     }
 }
 
-// Sends the tokens that are due. Returns the time until the next message, in milliseconds.
+// Sends the tokens that are due. Returns the time until the next slot, in milliseconds.
 static int paced_wait_ms(struct fake_node *node)
 {
     int64_t now_us = clock_now_us(), slot_us = node->pace->interval_ms * 1000LL / SLOTS;
@@ -233,8 +233,8 @@ enum status fake_node_open(const struct router_process *router, struct fake_pace
 void fake_node_close(struct fake_node *node)
 {
     if (!node) return;
-    // A paced node wakes for each slot. A node without a pace needs a signal, which drains the only node of this
-    // process (engine/node.h).
+    // A paced node wakes for each slot. A node without a pace waits without a limit, so a signal wakes it: it
+    // drains the node (engine/node.h), which must be the only one of this process.
     __atomic_store_n(&node->closing, true, __ATOMIC_RELAXED);
     if (!node->pace) kill(getpid(), SIGTERM);
     pthread_join(node->thread, NULL);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Limits the work that llguidance may spend on a grammar. A regular expression of n parts that may be empty takes n * n
-// steps to compile. So the expressions of clients have a tighter limit than names and other literal text.
+// Limits the work that llguidance may spend on a grammar. A regular expression with n optional parts, such as
+// `a?b?c?`, takes about n * n steps to compile. So a grammar with long regular expressions gets a smaller limit than
+// one that is mostly literal text, such as the member names of a schema.
 #pragma once
 
 #include <jansson.h>

@@ -67,17 +67,16 @@ static enum status check_queue(const struct core *c, const struct request *r)
             (long long)n_tokens, other, (long long)tokens, name);
     }
     if (core_waiting_requests(c) >= requests) {
-        return status_fail(
-            STATUS_EXHAUSTED,
-            "the queue is full: %d requests wait, %lld are allowed for one of %s priority; try again later",
-            core_waiting_requests(c), (long long)requests, name);
+        return status_fail(STATUS_EXHAUSTED,
+                           "the queue is full: %d requests wait, the limit for %s priority is %lld; try again later",
+                           core_waiting_requests(c), name, (long long)requests);
     }
     if (waiting_tokens + n_tokens > tokens) {
         return status_fail(
             STATUS_EXHAUSTED,
-            "the queue is full: prompts of %lld tokens wait, %lld are allowed for one of %s priority and "
-            "this has %lld%s; try again later",
-            (long long)waiting_tokens, (long long)tokens, name, (long long)n_tokens, other);
+            "the queue is full: prompts of %lld tokens wait and this one has %lld%s; the limit for %s priority is "
+            "%lld; try again later",
+            (long long)waiting_tokens, (long long)n_tokens, other, name, (long long)tokens);
     }
     return check_tenant(c, r, requests, tokens);
 }

@@ -18,7 +18,8 @@ run_us=$((${EPOCHREALTIME/./} - begin))
 sorted "$work/calm.jsonl" >"$work/calm"
 equal 200 "$(wc -l <"$work/calm")" "answers of the run that was not killed"
 
-# A quarter of the points are in the first tenth of a run, in which the output is read, copied and renamed.
+# A quarter of the points are drawn from the first tenth of a run: a resumed run begins by copying the earlier answers to
+# a new file and renaming it.
 random_delay() {
     local range=$((RANDOM % 4 ? run_us : run_us / 10))
     printf '%d.%06d' 0 $(((RANDOM << 15 | RANDOM) % (range < 999999 ? range : 999999)))
@@ -27,7 +28,7 @@ verify() {
     sorted "$work/out.jsonl" >"$work/out"
     cmp "$work/calm" "$work/out" || fail "answers after $killed kills differ: $(diff "$work/calm" "$work/out" | head -n 5)"
     files=("$work"/out.jsonl*)
-    equal 1 ${#files[@]} "files of the output: ${files[*]}"
+    equal 1 ${#files[@]} "number of output files that remain: ${files[*]}"
     finished=$((finished + 1))
     rm "$work/out.jsonl"
 }
@@ -49,4 +50,4 @@ if [ ! -e "$work/out.jsonl" ] || ! cmp -s "$work/calm" <(sorted "$work/out.jsonl
     "${batch[@]}" --output "$work/out.jsonl" 2>"$work/batch.log"
 fi
 verify
-echo "batch_kill: $killed kills, $finished times all 200 rows exactly once"
+echo "batch_kill: $killed kills; $finished runs finished, each with all 200 rows exactly once"

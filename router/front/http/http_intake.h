@@ -25,8 +25,9 @@ struct http_message {
 };
 typedef void http_read_fn(const struct http_message *message);
 
-// Calls `read` for the body, now or later, exactly once, on any thread. The exchange stays referenced until then. Call
-// it within on_request. On UNAVAILABLE or EXHAUSTED, `read` will not be called.
+// Calls `read` for the body: before it returns if the body is short, otherwise on a thread of the intake pool. If the
+// pool drops the message, `read` is called with `dropped` set. The exchange stays referenced until then. Call it within
+// on_request. On UNAVAILABLE or EXHAUSTED, `read` is not called.
 enum status http_message_read(const struct front *front, struct http_exchange *x, struct intake_owner *owner,
                               http_read_fn *read, void *user);
 
@@ -35,6 +36,6 @@ enum status http_message_read(const struct front *front, struct http_exchange *x
 // been freed.
 enum status http_message_postpone(const struct http_message *message, json_t *body);
 
-// Parses the body as a JSON object (json_body.h) and frees the exchange's bytes. Call it before another thread may
-// answer the exchange.
+// Parses the body as a JSON object (json_body.h) and frees its bytes, also on failure. A postponed message that was
+// parsed returns a new reference to that object. Call it before another thread may use the exchange.
 enum status http_message_parse(const struct http_message *message, json_t **body_p);
