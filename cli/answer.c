@@ -95,6 +95,7 @@ static json_t *completion_json(const Forepack__V1__Completion *m)
         json_object_set_new(object, "keep_rate", json_real(m->keep_rate));
         json_object_set_new(object, "prefill_reason", json_string(m->prefill_reason));
     }
+    if (*m->prefill_limit) json_object_set_new(object, "prefill_limit", json_string(m->prefill_limit));
     if (m->usage) {
         const Forepack__V1__Usage *u = m->usage;
         json_object_set_new(object, "usage",

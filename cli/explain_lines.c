@@ -70,6 +70,16 @@ static void print_wait(const struct explanation *e, const json_t *stage, double 
     fputc('\n', e->file);
 }
 
+// Says which rules of the operator changed the request's options.
+static void print_limit(const struct explanation *e)
+{
+    if (!*text(e->answer, "prefill_limit")) return;
+    line_begin(e, "rule");
+    fprintf(e->file, "the operator limits these requests: ");
+    plain_text_print(e->file, text(e->answer, "prefill_limit"), INT_MAX, 0);
+    fputc('\n', e->file);
+}
+
 static void print_bin(const struct explanation *e, const json_t *stage)
 {
     if (!*text(stage, "node_id")) return;
@@ -173,6 +183,7 @@ void explain_lines_print(const json_t *answer, FILE *file)
                                   json_object_get(answer, "stages"), file};
     const json_t *score = json_object_get(e.stages, "score"), *prefill = json_object_get(e.stages, "prefill");
     print_request(&e);
+    print_limit(&e);
     print_wait(&e, score, number(e.timing, "queue_ms"), "speculator");
     print_score(&e, score);
     print_kept(&e);

@@ -15,7 +15,7 @@
 #include "lib/identity/key_file.h"
 
 static struct {
-    char *file, *id, *tenant, *expires;
+    char *file, *id, *tenant, *expires, *prune, *drafts;
     int64_t priority, requests_per_minute, tokens_per_minute, tokens_per_day, concurrency;
     bool operator_key, json;
 } o;
@@ -43,6 +43,11 @@ static const struct option add_options[] = {
      .unit = "tokens", .help = "limit of tokens of prompts and answers in 24 hours; 0: no limit"},
     {.name = "concurrency", .type = OPTION_INT, .value = &o.concurrency, .default_text = "0", .max = 1e6,
      .unit = "requests", .help = "requests that may run or wait at once; 0: no limit"},
+    {.name = "prune", .type = OPTION_STRING, .value = &o.prune, .placeholder = "RULE",
+     .help = "limit of pruning for requests with this key: any; never; quality-at-least:Q, with a least quality; "
+             "keep-at-least:R, with a least keep rate; required. Default: the router's --prune-rule"},
+    {.name = "drafts", .type = OPTION_STRING, .value = &o.drafts, .placeholder = "auto|off",
+     .help = "off: no answer to a request with this key is drafted. Default: the router's --drafts-rule"},
     {.name = "operator", .type = OPTION_BOOL, .value = &o.operator_key, .default_text = "false",
      .help = "the key may see nodes, queue and metrics, drain nodes, and abort requests of every tenant"},
     {0},
@@ -89,6 +94,8 @@ static enum status key_from_flags(const struct key_file *file, struct api_key *k
     free(chosen);
     TRY(status);
     if (o.expires) TRY(api_key_set(key, "expires", o.expires));
+    if (o.prune) TRY(api_key_set(key, "prune", o.prune));
+    if (o.drafts) TRY(api_key_set(key, "drafts", o.drafts));
     key->limits = (struct key_limits){o.requests_per_minute, o.tokens_per_minute, o.tokens_per_day, o.concurrency};
     key->priority = o.priority;
     key->is_operator = o.operator_key;
@@ -145,15 +152,18 @@ static void print_json(const struct key_file *file)
     json_t *list = json_array();
     for (int i = 0; i < file->n; i++) {
         const struct api_key *key = &file->keys[i];
-        char expires[24] = "";
+        char expires[24] = "", prune[PRUNE_RULE_ROOM];
+        const char *drafts = draft_rule_name(key->rules.drafts);
         if (key->expires_s) key_time_format(key->expires_s, expires);
-        json_array_append_new(list, json_pack("{s:s,s:s,s:s,s:s*,s:b,s:I,s:I,s:I,s:I,s:I}", "id", key->id, "tenant",
-                                              key->tenant, "state", state_of(key), "expires", *expires ? expires : NULL,
-                                              "operator", (int)key->is_operator, "priority", (json_int_t)key->priority,
-                                              "requests_per_minute", (json_int_t)key->limits.requests_per_minute,
-                                              "tokens_per_minute", (json_int_t)key->limits.tokens_per_minute,
-                                              "tokens_per_day", (json_int_t)key->limits.tokens_per_day, "concurrency",
-                                              (json_int_t)key->limits.concurrency));
+        prune_rule_format(&key->rules.prune, prune);
+        json_array_append_new(
+            list,
+            json_pack("{s:s,s:s,s:s,s:s*,s:s*,s:s*,s:b,s:I,s:I,s:I,s:I,s:I}", "id", key->id, "tenant", key->tenant,
+                      "state", state_of(key), "expires", *expires ? expires : NULL, "prune", *prune ? prune : NULL,
+                      "drafts", *drafts ? drafts : NULL, "operator", (int)key->is_operator, "priority",
+                      (json_int_t)key->priority, "requests_per_minute", (json_int_t)key->limits.requests_per_minute,
+                      "tokens_per_minute", (json_int_t)key->limits.tokens_per_minute, "tokens_per_day",
+                      (json_int_t)key->limits.tokens_per_day, "concurrency", (json_int_t)key->limits.concurrency));
     }
     json_dumpf(list, stdout, JSON_COMPACT);
     putchar('\n');
@@ -168,10 +178,17 @@ static void print_limit(int64_t limit)
         printf("  %12s", "-");
 }
 
+static void print_rules(const struct client_rules *rules)
+{
+    char prune[PRUNE_RULE_ROOM];
+    prune_rule_format(&rules->prune, prune);
+    printf("  %-21s  %-6s", *prune ? prune : "-", rules->drafts ? draft_rule_name(rules->drafts) : "-");
+}
+
 static void print_table(const struct key_file *file)
 {
-    printf("%-20s  %-20s  %-8s  %-20s  %8s  %12s  %12s  %12s  %12s\n", "id", "tenant", "state", "expires", "priority",
-           "requests/min", "tokens/min", "tokens/day", "concurrency");
+    printf("%-20s  %-20s  %-8s  %-20s  %8s  %12s  %12s  %12s  %12s  %-21s  %s\n", "id", "tenant", "state", "expires",
+           "priority", "requests/min", "tokens/min", "tokens/day", "concurrency", "prune", "drafts");
     for (int i = 0; i < file->n; i++) {
         const struct api_key *key = &file->keys[i];
         char expires[24] = "never";
@@ -182,6 +199,7 @@ static void print_table(const struct key_file *file)
         print_limit(key->limits.tokens_per_minute);
         print_limit(key->limits.tokens_per_day);
         print_limit(key->limits.concurrency);
+        print_rules(&key->rules);
         printf("%s\n", key->is_operator ? "  operator" : "");
     }
 }

@@ -24,7 +24,8 @@
 
 static struct {
     struct option_list model_names;
-    char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *drafts, *api_keys;
+    char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *drafts, *api_keys,
+        *prune_rule, *drafts_rule;
     char *model_fingerprint, *speculator_fingerprint, *image_text;
     uint64_t fingerprints[NODE_ROLES]; // parsed from the two options above; 0: any model
     struct listen_options listen;
@@ -115,6 +116,11 @@ static const struct option options[] = {
              "change answers; required refuses prompts that no speculator scores"},
     {.name = "drafts", .type = OPTION_CHOICE, .value = &o.drafts, .default_text = "auto", .choices = DRAFT_MODES,
      .help = "default for requests that do not say whether their answers are drafted"},
+    {.name = "prune-rule", .type = OPTION_STRING, .value = &o.prune_rule, .placeholder = "RULE", .default_text = "any",
+     .help = "limit of pruning, whatever a request asks for, where its API key has no rule: any; never; "
+             "quality-at-least:Q, with a least quality; keep-at-least:R, with a least keep rate; required"},
+    {.name = "drafts-rule", .type = OPTION_CHOICE, .value = &o.drafts_rule, .default_text = "auto", .choices = DRAFT_MODES,
+     .help = "off: no answer is drafted, whatever a request asks for, where its API key does not say drafts=auto"},
     {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 1e-6, .max = 1,
      .help = "share of the answers that are right with the whole prompt and must stay right, for requests that give "
              "neither a quality nor a keep rate: the speculator chooses the keep rate by its calibration (forepack "
@@ -269,6 +275,8 @@ static enum status front_open(struct front *front)
     front->prefill.keep_rate = fixed ? o.keep_rate : 1; // every token is kept if there is no calibration
     front->prefill.quality = fixed ? 0 : o.quality;
     draft_mode_parse(o.drafts, &front->prefill.drafts);
+    TRY(prune_rule_parse("--prune-rule", o.prune_rule, &front->rules.prune));
+    TRY(draft_rule_parse("--drafts-rule", o.drafts_rule, &front->rules.drafts));
     atomic_init(&front->max_queue_requests, (int)o.max_queue_requests);
     front->started_us = clock_now_us();
     return STATUS_OK;

@@ -5,6 +5,7 @@
 
 #include "bench/quantiles.h"
 #include "lib/base/mem.h"
+#include "lib/text/prefill_limit.h"
 #include "sim/client_state.h"
 #include "sim/oracle_fair.h"
 #include "sim/placement.h"
@@ -26,6 +27,18 @@ static void set_turns(const struct scenario_request *plan, struct request_spec *
         for (int i = 0; i < spec->n_pinned && spec->pinned[i].last < turn->end; i++, turn->n_pinned++)
             turn->pinned = mem_copy(spec->pinned, sizeof *turn->pinned); // one at most
     }
+}
+
+// Limits the request to what the rule of its client's key allows. The router refuses a request that asks for
+// log-probabilities of its prompt although its prompt must be pruned; here it has no rule.
+static void apply_rule(const struct scenario_request *plan, struct request_spec *spec)
+{
+    const struct prune_rule rule = {(enum prune_kind)plan->rule, (double)plan->bound / 1e3};
+    struct prefill router;
+    prefill_defaults(&router);
+    router.quality = 0.99;
+    if (spec->score_only || (plan->reading == 3 && rule.kind == PRUNE_REQUIRED)) return;
+    if (prefill_limit_prune(&rule, &router, &spec->prefill)) spec->limited_by = rule;
 }
 
 static struct request *request_make(struct client *client)
@@ -66,6 +79,8 @@ static struct request *request_make(struct client *client)
         spec->sampling.prompt_logprobs = 1;
         spec->prefill.mode = PREFILL_OFF;
     }
+    apply_rule(plan, spec);
+    client->quality = spec->prefill.quality;
     spec->want_importance = plan->importance;
     spec->priority = (int32_t)plan->priority;
     if (plan->tenant) spec->tenant = mem_format("t%" PRId64, plan->tenant);

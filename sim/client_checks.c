@@ -108,10 +108,10 @@ static enum skip_reason decided_skip(const struct client *client, const struct r
 {
     const struct prefill *prefill = &r->spec.prefill;
     bool any = false, fits = false, calibrated = is_calibrated(client, prefill);
-    bool has_quality = client->plan->request.quality && (prefill->keep_rate >= 1 || calibrated);
+    bool has_quality = client->quality > 0 && (prefill->keep_rate >= 1 || calibrated);
     count_speculators(client, r, &any, &fits);
     if (prefill->mode == PREFILL_OFF) return SKIP_OFF;
-    if (has_quality ? client->plan->request.quality == 1000 : prefill->keep_rate >= 1) return SKIP_KEEP_ALL;
+    if (has_quality ? client->quality >= 1 : prefill->keep_rate >= 1) return SKIP_KEEP_ALL;
     if (prefill->mode == PREFILL_AUTO && r->spec.n_tokens < client_options(client)->min_tokens) return SKIP_SHORT;
     if (!any) return SKIP_NO_NODE;
     if (!fits) return SKIP_TOO_LONG;
@@ -234,6 +234,43 @@ static bool scored_is_right(const struct client *client, const struct request *r
     return r->usage.scored_tokens >= least && r->usage.scored_tokens <= most;
 }
 
+// Returns true if fewer tokens than the share `bound` of the prompt are kept. A budget counts chunks and is rounded, so
+// two chunks may be missing.
+static bool keeps_less(const struct request *r, double bound)
+{
+    int chunk = r->spec.prefill.paper_exact && r->spec.prefill.chunk_tokens < 0 ? CHUNK_TOKENS_PAPER
+                : r->spec.prefill.chunk_tokens > 0                              ? r->spec.prefill.chunk_tokens
+                                                                                : 1;
+    return r->usage.kept_tokens < bound * r->spec.n_tokens - 2 * chunk;
+}
+
+// Checks the answer against the rule for pruning of the client's key, without the code that applies the rule.
+static void rule_check(struct client *client, const struct request *r)
+{
+    const struct scenario_request *plan = &client->plan->request;
+    const double bound = (double)plan->bound / 1e3;
+    const bool pruned = r->usage.kept_tokens < r->spec.n_tokens;
+    if (!r->kept || r->spec.score_only) return;
+    switch ((enum prune_kind)plan->rule) {
+    case PRUNE_NEVER:
+        if (pruned || r->keep_rate != 1) client_fail(client, "its prompt is pruned though its key forbids that");
+        break;
+    case PRUNE_QUALITY:
+        if (pruned && (r->rate_reason != RATE_QUALITY || client->quality < bound))
+            client_fail(client, "its prompt is pruned without the quality that its key demands");
+        break;
+    case PRUNE_KEEP:
+        if (r->keep_rate < bound || (!may_reuse_a_lie(client, r) && keeps_less(r, bound)))
+            client_fail(client, "less of its prompt is kept than its key allows");
+        break;
+    case PRUNE_REQUIRED:
+        if (plan->reading != 3 && r->skip != SKIP_NONE && r->skip != SKIP_UNSURE && r->skip != SKIP_UNCALIBRATED)
+            client_fail(client, "its prompt is whole though its key requires pruning");
+        break;
+    default: break;
+    }
+}
+
 static void rate_check(struct client *client, const struct request *r)
 {
     if (!was_scored(client, r) && r->keep_rate != 1) client_fail(client, "a keep rate without a score");
@@ -258,6 +295,7 @@ static void usage_check(struct client *client, const struct request *r)
         client_fail(client, "completion_tokens is not what was received");
     if (r->usage.prompt_tokens != r->spec.n_tokens) client_fail(client, "prompt_tokens is not the prompt's length");
     rate_check(client, r);
+    rule_check(client, r);
     if (!scored_is_right(client, r)) client_fail(client, "scored_tokens is not what a speculator scored");
     bool was_held = !client->talks && was_scored(client, r) && !r->timing.score_us; // an earlier request's score
     if (was_held && r->usage.score_cached_tokens != r->usage.scored_tokens)

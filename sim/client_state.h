@@ -19,6 +19,7 @@ struct client {
     struct world *w;
     const struct action *plan; // ACTION_REQUEST
     struct request *r;         // the router's request; NULL: not in the router
+    double quality;            // quality that the rule for pruning left to the request; 0: none
     enum skip_reason decided;  // reason not to score the prompt, as the client derives it
     bool talks;                // the request may have rows of earlier turns
     struct expectation expect; // the expected answer

@@ -98,6 +98,7 @@ static bool is_chosen_by(const struct scenario *scenario, const struct request *
     // The served main model was not known: a request that asks only for a score needs no worker group.
     if (own->main.model != SIM_MAIN_FINGERPRINT && !r->spec.score_only) return false;
     struct rate_choice choice = calibration_choose(own, evidence, r->spec.prefill.quality);
+    if (choice.rate < r->spec.prefill.min_keep_rate) choice.rate = r->spec.prefill.min_keep_rate;
     return choice.rate == r->keep_rate && choice.reason == r->rate_reason;
 }
 

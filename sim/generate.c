@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdbool.h>
 
+#include "lib/base/prune_rule.h"
 #include "lib/base/random.h"
 #include "lib/text/generation.h"
 #include "sim/calibrations.h"
@@ -405,6 +406,20 @@ static void draw_grammars(struct swarm *g)
     }
 }
 
+// Draws rules for pruning of the clients' keys.
+static void draw_rules(struct swarm *g)
+{
+    if (!g->speculated || one_in(g, 2)) return;
+    for (int i = 0; i < g->s->n_actions; i++) {
+        struct scenario_request *r = &g->s->actions[i].request;
+        if (g->s->actions[i].kind != ACTION_REQUEST || one_in(g, 3)) continue;
+        if (r->mode == PREFILL_OFF && g->fair) continue;
+        r->rule = between(g, PRUNE_ANY, PRUNE_KINDS - 1);
+        if (r->rule == PRUNE_QUALITY) r->bound = between(g, 400, 999);
+        if (r->rule == PRUNE_KEEP) r->bound = scaled(g, 20, 900);
+    }
+}
+
 void scenario_generate(uint64_t seed, int64_t events, struct scenario *s)
 {
     struct swarm g = {.random = random_stream(seed, 0), .s = s};
@@ -418,5 +433,6 @@ void scenario_generate(uint64_t seed, int64_t events, struct scenario *s)
     draw_qualities(&g);
     draw_repeats(&g);
     draw_grammars(&g);
+    draw_rules(&g);
     scenario_sort(s);
 }

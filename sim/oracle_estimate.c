@@ -270,7 +270,8 @@ static int expected_tokens(const struct core *c, const struct sched_request *r)
 {
     const struct request_spec *spec = r->spec;
     const struct prefill *p = &spec->prefill;
-    double rate = p->quality > 0 ? rate_mean_get(&c->view.quality_rate, c->view.now_us) : p->keep_rate;
+    double mean = p->quality > 0 ? rate_mean_get(&c->view.quality_rate, c->view.now_us) : p->keep_rate;
+    double rate = fmax(mean, p->min_keep_rate);
     int chunk = prefill_chunk_tokens(p) > 0 ? prefill_chunk_tokens(p) : 1;
     int n = r->frozen.selected_of > 0 ? r->frozen.selected_of : spec->n_tokens;
     int64_t sum = (int64_t)prefill_keep_budget((n + chunk - 1) / chunk, rate) * chunk;

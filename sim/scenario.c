@@ -247,6 +247,8 @@ static enum status action_check(const struct scenario *s, const struct action *a
                                     {"mode", r->mode, PREFILL_AUTO, PREFILL_REQUIRED},
                                     {"keep", r->keep, 0, 1000},
                                     {"quality", r->quality, 0, 1000},
+                                    {"rule", r->rule, 0, PRUNE_KINDS - 1},
+                                    {"bound", r->bound, 0, 999},
                                     {"pin_first", r->pin_first, 0, r->pin_last ? r->pin_last : COUNT_MAX},
                                     {"pin_last", r->pin_last, 0, r->tokens - 1},
                                     {NULL, 0, 0, 0}};

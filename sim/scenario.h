@@ -16,6 +16,7 @@
 #include <stdint.h>
 #include <stdio.h>
 
+#include "lib/base/prune_rule.h"
 #include "lib/base/status.h"
 
 // noise_seed: seed of delays and of the noise of passes. delay_us, jitter_us: delays of every message. loop_us: time
@@ -83,7 +84,8 @@
 // log-probabilities of the prompt. stop_after: a stop string ends the answer after this many tokens. retries: how often
 // the client tries again after UNAVAILABLE, EXHAUSTED or a lost router. read_us: time in which the client reads a
 // token; with more than unread_max tokens unread the front abandons its call. grammar: the length of the answer times
-// 100, plus the modulus (grammar.h).
+// 100, plus the modulus (grammar.h). rule: enum prune_kind, the rule for pruning of the client's key; bound: its bound
+// in thousandths.
 #define SCENARIO_REQUEST(FIELD)                                                                                        \
     FIELD(tokens)                                                                                                      \
     FIELD(head)                                                                                                        \
@@ -116,7 +118,9 @@
     FIELD(deadline_us)                                                                                                 \
     FIELD(retries)                                                                                                     \
     FIELD(read_us)                                                                                                     \
-    FIELD(grammar)
+    FIELD(grammar)                                                                                                     \
+    FIELD(rule)                                                                                                        \
+    FIELD(bound)
 
 // Kinds of actions, with the members of struct action that each uses.
 #define SCENARIO_KINDS(KIND)                                                                                           \

@@ -133,6 +133,7 @@ void scorer_add(struct scorer *s, const struct score_item *item)
         .smoothing_window = item->prefill.pool_window,
         .policy = select_policy_of(&item->prefill),
         .quality = item->prefill.quality,
+        .min_keep_rate = item->prefill.min_keep_rate,
         .is_covered = calibration && calibration_covers(calibration, &item->prefill, item->n, item->tail_tokens),
         .want_evidence = item->want_evidence,
         .want_importance = item->want_importance,
@@ -245,7 +246,9 @@ static struct rate_choice prompt_choose_rate(const struct scorer *s, const struc
 {
     if (p->quality == 0) return (struct rate_choice){p->policy.keep_rate, RATE_FIXED};
     if (!p->is_covered) return (struct rate_choice){1, RATE_UNCALIBRATED};
-    return calibration_choose(s->model.calibration, evidence, p->quality);
+    struct rate_choice choice = calibration_choose(s->model.calibration, evidence, p->quality);
+    if (choice.rate < p->min_keep_rate) choice.rate = p->min_keep_rate; // more tokens reach the quality, too
+    return choice;
 }
 
 static int prompt_select(const struct scorer *s, const struct prompt *p, struct token_range **kept_p)

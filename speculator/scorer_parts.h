@@ -19,8 +19,9 @@ struct prompt {
     struct select_policy policy; // `pinned` owned
     // policy.keep_rate will be chosen for this quality; 0: policy.keep_rate is given
     double quality;
-    bool is_covered;    // the calibration covers the prompt's options
-    bool want_evidence; // the result includes evidence
+    double min_keep_rate; // as in struct prefill
+    bool is_covered;      // the calibration covers the prompt's options
+    bool want_evidence;   // the result includes evidence
     bool want_importance;
     bool hold; // the prompt is held for drafting after its score
     int64_t added_us;

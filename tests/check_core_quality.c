@@ -105,12 +105,42 @@ START_TEST(a_rate_that_does_not_fit_the_kept_tokens_is_refused)
 }
 END_TEST
 
+START_TEST(a_chosen_rate_below_the_requests_bound_is_refused)
+{
+    struct fake_node *w = worker("w"), *s = speculator("s", 7, MAIN);
+    struct client *client = question(0.99, 1);
+    client->r->spec.prefill.min_keep_rate = _i ? 0.2 : 0.21;
+    submit(client);
+    score(s, client, 0.2, RATE_QUALITY);
+    ck_assert_int_eq(client->r->usage.kept_tokens, _i ? KEEP_LAST - KEEP_FIRST + 1 : PROMPT);
+    ck_assert_int_eq(client->r->skip, _i ? SKIP_NONE : SKIP_LOST);
+    finish(w, client);
+}
+END_TEST
+
 static void setup_quality(void)
 {
     fixture_init(&f);
     f.options.selection_bytes = 1 << 16;
     fixture_start(&f);
 }
+
+// The second request has a bound, so it does not get the tokens that were chosen for the first one.
+START_TEST(a_held_selection_is_not_reused_below_a_bound)
+{
+    struct fake_node *w = worker("w"), *s = speculator("s", 7, MAIN);
+    struct client *client = question(0.99, 1), *bounded = question(0.99, 1);
+    bounded->r->spec.prefill.min_keep_rate = 0.25;
+    submit(client);
+    score(s, client, 0.2, RATE_QUALITY);
+    submit(bounded);
+    ck_assert_int_eq(bounded->r->state, REQUEST_SCORING);
+    score(s, bounded, 0.25, RATE_QUALITY);
+    ck_pruned(bounded, 0.25, "quality");
+    finish(w, client);
+    finish(w, bounded);
+}
+END_TEST
 
 START_TEST(a_calibrated_speculator_chooses_the_rate)
 {
@@ -227,10 +257,12 @@ SUITE("core_quality")
 {
     FIXTURE(setup_quality, teardown);
     TEST(a_calibrated_speculator_chooses_the_rate);
+    TEST(a_held_selection_is_not_reused_below_a_bound);
     LOOP(without_a_calibration_for_the_request_all_is_kept_or_the_fixed_rate_applies, 0, 4);
     LOOP(a_rate_by_a_calibration_that_does_not_apply_is_not_used_for_a_score, 0, 2);
     TEST(a_rate_is_not_used_when_a_speculator_with_another_calibration_has_come);
     TEST(a_selection_by_a_calibration_that_does_not_apply_is_not_reused);
     LOOP(a_rate_that_does_not_fit_the_kept_tokens_is_refused, 0, RATES);
+    LOOP(a_chosen_rate_below_the_requests_bound_is_refused, 0, 2);
     LOOP(a_calibration_that_is_not_used_is_logged_and_in_the_status_with_the_reason, 0, PROBLEMS);
 }

@@ -80,6 +80,9 @@ static const struct {
     {{"usage", "replays"}, "2", "ended by length; moved 2 times to another worker group\n"},
     {{"timing", "predicted_whole_ms"}, "0", "\nwhole        no prediction: "},
     {{"stages", "limited"}, "true", "\nlimited      nodes, bins and reasons of waits are shown to an operator's"},
+    {{"prefill_limit"},
+     "\"keep-at-least:0.5\"",
+     "\nrule         the operator limits these requests: keep-at-least:0.5\n"},
     {{"id"}, "\"a\\u001bb\"", "request      a?b: "},
 };
 

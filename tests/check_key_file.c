@@ -85,6 +85,19 @@ START_TEST(a_line_has_an_id_a_hash_a_tenant_and_limits)
 }
 END_TEST
 
+START_TEST(a_key_may_have_rules_for_pruning_and_drafts)
+{
+    struct key_file file = parse("a " HASH " t prune=quality-at-least:0.990 drafts=off\nb " OTHER " t\n");
+    const struct client_rules *rules = &file.keys[0].rules;
+    ck_assert_int_eq(rules->prune.kind, PRUNE_QUALITY);
+    ck_assert_double_eq(rules->prune.bound, 0.99);
+    ck_assert_int_eq(rules->drafts, DRAFT_RULE_OFF);
+    ck_assert_int_eq(file.keys[1].rules.prune.kind, PRUNE_UNSET);
+    ck_assert_int_eq(file.keys[1].rules.drafts, DRAFT_RULE_UNSET);
+    key_file_fini(&file);
+}
+END_TEST
+
 static const char *const broken[][2] = {
     {"a", "line 1: must be ID"},
     {"a " HASH, "line 1: must be ID"},
@@ -104,6 +117,24 @@ static const char *const broken[][2] = {
     {"a " HASH " t tokens_per_day=99999999999999999999", "from 1 to"},
     {"a " HASH " t tokens_per_minute=1e3", "from 1 to"},
     {"a " HASH " t colour=1", "'colour': must be priority"},
+    {"a " HASH " t prune=", "prune '': must be any, never,"},
+    {"a " HASH " t prune=Never", "prune 'Never': must be any, never,"},
+    {"a " HASH " t prune=0.5", "prune '0.5': must be any, never,"},
+    {"a " HASH " t prune=keep-at-most:0.5", "prune 'keep-at-most:0.5': must be any, never,"},
+    {"a " HASH " t prune=never:0.5", "prune 'never:0.5': must be any, never,"},
+    {"a " HASH " t prune=keep-at-least", "prune 'keep-at-least': must be any, never,"},
+    {"a " HASH " t prune=keep-at-least:", "prune 'keep-at-least:': the number must be over 0 and below 1"},
+    {"a " HASH " t prune=keep-at-least:0", "the number must be over 0 and below 1"},
+    {"a " HASH " t prune=keep-at-least:1", "the number must be over 0 and below 1"},
+    {"a " HASH " t prune=keep-at-least:50%", "the number must be over 0 and below 1"},
+    {"a " HASH " t prune=quality-at-least:-0.9", "the number must be over 0 and below 1"},
+    {"a " HASH " t prune=quality-at-least:nan", "the number must be over 0 and below 1"},
+    {"a " HASH " t prune=quality-at-least:1e-1", "the number must be over 0 and below 1"},
+    {"a " HASH " t prune=quality-at-least:0.9.9", "the number must be over 0 and below 1"},
+    {"a " HASH " t prune=quality-at-least:0.99999999999999", "the number must be over 0 and below 1"},
+    {"a " HASH " t prune=never prune=any", "prune is given twice"},
+    {"a " HASH " t drafts=on", "drafts 'on': must be auto or off"},
+    {"a " HASH " t drafts=off drafts=off", "drafts is given twice"},
     {"a " HASH " t expires=2027-02-30", "expires '2027-02-30'"},
     {"a " HASH " t expires=2027-01-31T24:00:00Z", "expires"},
     {"a " HASH " t expires=2027-01-31T12:00:00", "expires"},
@@ -264,6 +295,7 @@ SUITE("key_file")
 {
     FIXTURE(setup, teardown);
     TEST(a_line_has_an_id_a_hash_a_tenant_and_limits);
+    TEST(a_key_may_have_rules_for_pruning_and_drafts);
     EACH(a_broken_line_is_named_and_no_hash_is_shown, broken);
     TEST(a_file_with_a_nul_is_refused);
     TEST(times_are_read_with_and_without_a_zone);

@@ -78,7 +78,7 @@ static enum status read_request(const struct rpc_bytes *bytes, struct request **
     struct text_stream *text = NULL;
     *r_p = request_create();
     const struct wire_options options = {.default_tokens = MAX_TOKENS_DEFAULT};
-    enum status status = wire_request_read(&front, m, &options, *r_p, &text);
+    enum status status = wire_request_read(&(struct client){.front = &front}, m, &options, *r_p, &text);
     if (status == STATUS_OK) text_stream_free(text);
     forepack__v1__generate_request__free_unpacked(m, NULL);
     return status;

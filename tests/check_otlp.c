@@ -40,6 +40,7 @@ static struct trace_record *whole_record(void)
     r->id = mem_string("chatcmpl-1");
     r->tenant = mem_string("acme");
     r->prefill = "speculated";
+    strcpy(r->prefill_limit, "keep-at-least:0.5");
     r->first_token_us = 500;
     r->usage = (struct trace_usage){1000, 7, 16, 300, 1000, 992, 1, 200, 20};
     r->request =
@@ -147,6 +148,7 @@ START_TEST(the_span_of_a_request_has_its_attributes)
     ck_int(span, "forepack.replays", 1);
     ck_int(span, "forepack.priority", -1);
     ck_text(span, "forepack.prefill", "speculated");
+    ck_text(span, "forepack.prefill.limit", "keep-at-least:0.5");
     ck_text(span, "forepack.tenant", "acme");
     ck_text(span, "forepack.request", "000000000000009f");
     const Otlp__AnyValue *reasons = attribute(span, "gen_ai.response.finish_reasons");

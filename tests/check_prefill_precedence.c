@@ -39,6 +39,7 @@ static const struct rate_case {
 };
 
 static struct front front = {.model_names = (char *[]){"demo"}, .n_model_names = 1};
+static const struct client client = {.front = &front};
 static uint32_t token_ids[] = {3, 4, 5};
 
 static Forepack__V1__PrefillOptions options_of(const struct rate_case *c)
@@ -87,7 +88,7 @@ static struct prefill read_request(const struct rate_case *c, bool score)
     m.token_ids = generate.token_ids = token_ids;
     m.n_token_ids = generate.n_token_ids = 3;
     enum status status = score ? wire_score_request_read(&front, &m, &options, r)
-                               : wire_request_read(&front, &generate, &options, r, &text);
+                               : wire_request_read(&client, &generate, &options, r, &text);
     ck_assert_msg(status == STATUS_OK, "%s", status_message());
     struct prefill read = r->spec.prefill;
     text_stream_free(text);

@@ -284,7 +284,7 @@ START_TEST(every_member_of_the_messages_is_mapped)
     check_members(&forepack__v1__prefill_options__descriptor, prefill_fields,
                   " mode return_kept pinned drafts chunk_auto ", "");
     check_members(&forepack__cluster__v1__score_item__descriptor, prefill_fields,
-                  " request token_ids pinned tail_tokens want_importance salt trace hold budget_tokens ",
+                  " request token_ids pinned tail_tokens want_importance salt trace hold budget_tokens min_keep_rate ",
                   "conversation shared_tokens");
 }
 END_TEST

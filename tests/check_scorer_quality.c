@@ -87,7 +87,7 @@ static struct scorer *scorer_open(int budget, struct answer *answers)
     return scorer_create(&model, take_result, answers);
 }
 
-static void add(struct scorer *s, uint64_t request, int n, double quality)
+static void add_bounded(struct scorer *s, uint64_t request, int n, double quality, double min_keep_rate)
 {
     static int32_t tokens[CONTEXT];
     struct score_item item = {
@@ -95,7 +95,13 @@ static void add(struct scorer *s, uint64_t request, int n, double quality)
         .tokens = tokens,
         .n = n,
         .prefill = {.keep_rate = 1, .quality = quality, .look_ahead = LOOK_AHEAD, .pool_window = 13}};
+    item.prefill.min_keep_rate = min_keep_rate;
     scorer_add(s, &item);
+}
+
+static void add(struct scorer *s, uint64_t request, int n, double quality)
+{
+    add_bounded(s, request, n, quality, 0);
 }
 
 static void run(struct scorer *s)
@@ -158,9 +164,27 @@ START_TEST(a_look_ahead_cut_short_by_the_context_keeps_all)
 }
 END_TEST
 
+START_TEST(the_rate_is_not_below_the_requests_bound)
+{
+    struct answer answers[3] = {0};
+    struct scorer *s = scorer_open(512, answers);
+    add(s, 0, 200, 0.6);
+    add_bounded(s, 1, 200, 0.6, 0.01);
+    add_bounded(s, 2, 200, 0.6, 0.95);
+    run(s);
+    scorer_free(s);
+    ck_assert(answers[0].keep_rate < 0.95);
+    ck_assert(answers[1].keep_rate == answers[0].keep_rate);
+    ck_assert(answers[2].keep_rate == 0.95);
+    ck_assert_int_eq(answers[2].reason, RATE_QUALITY);
+    ck_assert_int_gt(answers[2].kept, answers[0].kept);
+}
+END_TEST
+
 SUITE("scorer_quality")
 {
     FIXTURE(setup, NULL);
     LOOP(the_rate_of_a_prompt_does_not_depend_on_the_others, 0, BUDGETS);
+    TEST(the_rate_is_not_below_the_requests_bound);
     TEST(a_look_ahead_cut_short_by_the_context_keeps_all);
 }

@@ -87,6 +87,7 @@ static void principal_update(struct principal *p, const struct api_key *key)
     pthread_mutex_lock(&p->mutex);
     memcpy(p->key.hash, key->hash, sizeof key->hash);
     p->key.limits = key->limits;
+    p->key.rules = key->rules;
     p->key.priority = key->priority;
     p->key.expires_s = key->expires_s;
     p->key.is_operator = key->is_operator;
@@ -105,6 +106,11 @@ static struct api_key principal_key(struct principal *p)
 bool principal_is_operator(struct principal *p)
 {
     return principal_key(p).is_operator;
+}
+
+struct client_rules principal_rules(struct principal *p)
+{
+    return principal_key(p).rules;
 }
 
 static enum status check_valid(const struct api_key *key)

@@ -34,6 +34,7 @@ void principal_unref(struct principal *p);
 const char *principal_key_id(const struct principal *p); // valid while the principal is referenced
 const char *principal_tenant(const struct principal *p);
 bool principal_is_operator(struct principal *p);
+struct client_rules principal_rules(struct principal *p); // as the file has them now
 
 // Checks the key again during a long call of an operator. Returns UNAUTHENTICATED if the key has expired or was revoked
 // meanwhile, DENIED if it is no longer an operator's key.

@@ -15,6 +15,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "lib/base/prune_rule.h"
 #include "lib/base/status.h"
 
 enum {
@@ -39,10 +40,11 @@ struct api_key {
     char id[KEY_ID_BYTES + 1], tenant[KEY_TENANT_BYTES + 1]; // letters, digits, and . _ @ : -
     uint8_t hash[KEY_HASH_BYTES];
     struct key_limits limits;
-    int64_t priority;  // highest priority that its requests may have
-    int64_t expires_s; // Unix time from which the key is refused; 0: never
-    bool is_operator;  // may see nodes, queue and metrics, drain nodes and abort requests of other tenants
-    bool revoked;      // the key is refused
+    struct client_rules rules; // what its requests may do with pruning and drafts
+    int64_t priority;          // highest priority that its requests may have
+    int64_t expires_s;         // Unix time from which the key is refused; 0: never
+    bool is_operator;          // may see nodes, queue and metrics, drain nodes and abort requests of other tenants
+    bool revoked;              // the key is refused
 };
 
 struct key_file {

@@ -72,18 +72,22 @@ static const struct field fields[] = {
     {"concurrency", offsetof(struct api_key, limits.concurrency), 1, 1000000},
 };
 enum { FIELDS = sizeof fields / sizeof fields[0] };
+static const char *const word_fields[] = {"expires", "prune", "drafts"};
+enum { WORD_FIELDS = sizeof word_fields / sizeof word_fields[0] };
 
 unsigned key_field_bit(const char *name)
 {
     unsigned bit = 1;
-    for (int i = 0; i < FIELDS && strcmp(fields[i].name, name) != 0; i++)
-        bit <<= 1;
-    return bit; // the last bit is for "expires"
+    for (int i = 0; i < FIELDS + WORD_FIELDS; i++, bit <<= 1)
+        if (strcmp(i < FIELDS ? fields[i].name : word_fields[i - FIELDS], name) == 0) return bit;
+    return 0;
 }
 
 enum status api_key_set(struct api_key *key, const char *name, const char *value)
 {
     if (strcmp(name, "expires") == 0) return key_time_parse(value, &key->expires_s);
+    if (strcmp(name, "prune") == 0) return prune_rule_parse(name, value, &key->rules.prune);
+    if (strcmp(name, "drafts") == 0) return draft_rule_parse(name, value, &key->rules.drafts);
     for (int i = 0; i < FIELDS; i++) {
         const struct field *f = &fields[i];
         if (strcmp(name, f->name) != 0) continue;
@@ -98,30 +102,40 @@ enum status api_key_set(struct api_key *key, const char *name, const char *value
         return STATUS_OK;
     }
     return status_fail(STATUS_INVALID,
-                       "'%.40s': must be priority, requests_per_minute, tokens_per_minute, tokens_per_day, concurrency "
-                       "or expires",
+                       "'%.40s': must be priority, requests_per_minute, tokens_per_minute, tokens_per_day, "
+                       "concurrency, expires, prune or drafts",
                        name);
+}
+
+// Returns `line` with one more word, NAME=VALUE or NAME. Frees `line`.
+static char *add_word(char *line, const char *name, const char *value)
+{
+    char *longer = mem_format("%s %s%s%s", line, name, value ? "=" : "", value ? value : "");
+    free(line);
+    return longer;
 }
 
 char *api_key_format(const struct api_key *key)
 {
-    char hex[2 * KEY_HASH_BYTES + 1], *line;
+    char hex[2 * KEY_HASH_BYTES + 1], text[PRUNE_RULE_ROOM];
     for (int i = 0; i < KEY_HASH_BYTES; i++)
         snprintf(hex + 2 * i, 3, "%02x", key->hash[i]);
-    line = mem_format("%s " HASH_PREFIX "%s %s", key->id, hex, key->tenant);
+    char *line = mem_format("%s " HASH_PREFIX "%s %s", key->id, hex, key->tenant);
     for (int i = 0; i < FIELDS; i++) {
         int64_t value = *(const int64_t *)((const char *)key + fields[i].offset);
-        if (!value) continue;
-        char *longer = mem_format("%s %s=%lld", line, fields[i].name, (long long)value);
-        free(line);
-        line = longer;
+        snprintf(text, sizeof text, "%lld", (long long)value);
+        if (value) line = add_word(line, fields[i].name, text);
     }
-    char expires[24] = "";
-    if (key->expires_s) key_time_format(key->expires_s, expires);
-    char *whole = mem_format("%s%s%s%s%s", line, key->expires_s ? " expires=" : "", expires,
-                             key->is_operator ? " operator" : "", key->revoked ? " revoked" : "");
-    free(line);
-    return whole;
+    prune_rule_format(&key->rules.prune, text);
+    if (*text) line = add_word(line, "prune", text);
+    if (key->rules.drafts) line = add_word(line, "drafts", draft_rule_name(key->rules.drafts));
+    if (key->expires_s) {
+        key_time_format(key->expires_s, text);
+        line = add_word(line, "expires", text);
+    }
+    if (key->is_operator) line = add_word(line, "operator", NULL);
+    if (key->revoked) line = add_word(line, "revoked", NULL);
+    return line;
 }
 
 // --- times

@@ -123,6 +123,8 @@ enum status sampling_check(const struct sampling *s, int vocab_size)
 enum status prefill_check(const struct prefill *p)
 {
     enum status status = fields_check(prefill_fields, p);
+    if (status == STATUS_OK && !(p->min_keep_rate >= 0 && p->min_keep_rate < 1))
+        return status_fail(STATUS_INVALID, "min_keep_rate %.10g: must be from 0 to below 1", p->min_keep_rate);
     if (status != STATUS_OK || p->pool_window % 2) return status;
     return status_fail(STATUS_INVALID, "pool_window %d: must be odd, 1 is no smoothing", p->pool_window);
 }

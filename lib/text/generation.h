@@ -80,6 +80,7 @@ enum draft_mode { DRAFTS_AUTO, DRAFTS_OFF };
 struct prefill {
     enum prefill_mode mode;
     enum draft_mode drafts;
+    double min_keep_rate; // least keep rate that a speculator may choose for a quality; 0: any (prefill_limit.h)
     PREFILL_FIELDS(GENERATION_MEMBER)
 };
 

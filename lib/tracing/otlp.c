@@ -246,6 +246,7 @@ static void add_result(const struct attributes *to, const struct trace_record *r
         add_real(to, "gen_ai.response.time_to_first_chunk", (double)record->first_token_us / 1e6);
     add_text(to, "forepack.prefill", record->prefill);
     add_text(to, "forepack.prefill.skip_reason", record->skip);
+    if (*record->prefill_limit) add_text(to, "forepack.prefill.limit", record->prefill_limit);
     add_int(to, "forepack.scored_tokens", usage->scored_tokens);
     add_int(to, "forepack.score_cached_tokens", usage->score_cached_tokens);
     add_int(to, "forepack.kept_tokens", usage->kept_tokens);

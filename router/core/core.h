@@ -269,7 +269,8 @@ struct core_totals {
     uint64_t requests, done, failed, cancelled, refused, replays, degraded;
     uint64_t prompt_tokens, kept_tokens, completion_tokens;
     uint64_t skipped[SKIP_COUNT];
-    uint64_t scores_reused; // requests that got their kept tokens from the cache of selections
+    uint64_t limited[PRUNE_KINDS]; // requests that a rule for pruning changed (request_spec.limited_by)
+    uint64_t scores_reused;        // requests that got their kept tokens from the cache of selections
     uint64_t draft_tokens, draft_accepted_tokens;
     uint64_t frozen_tokens, recalled_tokens;
 };

@@ -375,6 +375,7 @@ void ledger_ready(struct request *r)
 void ledger_speculation_decided(struct ledger *ledger, const struct request *r)
 {
     ledger->totals.skipped[r->skip]++;
+    ledger->totals.limited[r->spec.limited_by.kind]++;
     ledger->totals.kept_tokens += (uint64_t)r->usage.kept_tokens;
     ledger->totals.frozen_tokens += (uint64_t)r->usage.frozen_tokens;
     ledger->totals.recalled_tokens += (uint64_t)r->usage.recalled_tokens;

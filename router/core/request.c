@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <stdatomic.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "lib/base/log.h"
@@ -41,6 +42,14 @@ const char *request_rate_reason(const struct request *r)
     if (!r->kept) return "";
     if (r->skip) return skip_reason_name(r->skip);
     return r->rate_reason == RATE_QUALITY ? "quality" : "fixed";
+}
+
+void request_limit_format(const struct request *r, char text[REQUEST_LIMIT_ROOM])
+{
+    char rule[PRUNE_RULE_ROOM];
+    prune_rule_format(&r->spec.limited_by, rule);
+    bool drafts = r->spec.drafts_limited;
+    snprintf(text, REQUEST_LIMIT_ROOM, "%s%s%s", rule, *rule && drafts ? "," : "", drafts ? "drafts-off" : "");
 }
 
 const char *skip_reason_name(enum skip_reason reason)

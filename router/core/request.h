@@ -208,5 +208,10 @@ const char *request_deadline_name(const struct request *r); // name of ttft_dead
 // Returns what decided keep_rate: "fixed", "quality" or the name of the skip reason. Returns "" until it is decided.
 const char *request_rate_reason(const struct request *r);
 
+// Writes the rules that changed the request's prefill options, separated by a comma: "never", "keep-at-least:0.5",
+// "drafts-off". Writes "" if none did.
+enum { REQUEST_LIMIT_ROOM = PRUNE_RULE_ROOM + 16 };
+void request_limit_format(const struct request *r, char text[REQUEST_LIMIT_ROOM]);
+
 bool request_may_follow(enum request_state from, enum request_state to);
 void request_set_state(struct request *r, enum request_state state); // asserts request_may_follow()

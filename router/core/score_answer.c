@@ -32,6 +32,7 @@ static const char *rate_error(const struct core *c, const struct request *r, con
 {
     int64_t kept = range_tokens(result->kept, result->n_kept);
     if (!(result->keep_rate > 0 && result->keep_rate <= 1)) return "the chosen keep rate is not over 0 and at most 1";
+    if (result->keep_rate < r->spec.prefill.min_keep_rate) return "the chosen keep rate is below the request's bound";
     if (result->reason == RATE_FIXED) return "no reason for the chosen keep rate";
     if (result->reason != RATE_QUALITY && result->keep_rate < 1) return "a keep rate below 1 with a reason to keep all";
     if (result->keep_rate < 1 ? !rate_keeps(c, r, result->keep_rate, kept) : kept != request_score_prompt(r).n_tokens)

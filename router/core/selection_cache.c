@@ -45,6 +45,7 @@ struct selection_cache *selection_cache_create(int64_t bytes, const struct hash_
 
 struct key_parts {
     uint64_t before, tokens, pinned, options, salt;
+    double min_keep_rate;
     int64_t n_before, fresh, n_tokens, n_pinned, tail_tokens, whole;
 };
 
@@ -71,6 +72,7 @@ static uint64_t key_hash(const struct hash_key *key, const struct request_spec *
         .pinned = hash_bytes(key, prompt->pinned, (size_t)prompt->n_pinned * sizeof *prompt->pinned),
         .options = options_hash(key, &spec->prefill),
         .salt = spec->prefix_salt,
+        .min_keep_rate = spec->prefill.min_keep_rate,
         .n_before = prompt->before,
         .fresh = prompt->fresh,
         .n_tokens = prompt->n_tokens,

@@ -12,6 +12,7 @@
 //   chat_answer.c     splits chat answers into sections: reasoning, content, tool calls
 //   system_turns.c    finds out whether the chat template renders system turns anywhere
 //   content_tokens.c  finds the tokens of a chat answer that are content
+//   client_rules.c    finds the operator's rules for the requests of a client
 //   answer.c          keeps the running requests of a client and the text of their answers
 //   wire_request.c    converts GenerateRequest and ScoreRequest to requests of the core
 //   wire_response.c   sends chunks, completions and scores to a client
@@ -80,8 +81,9 @@ struct front {
     int64_t heartbeat_ms;
     atomic_int max_queue_requests;
     int tail_tokens;
-    int pinned_turn_tokens; // argument `turn_tokens` of chat_render()
-    struct prefill prefill; // prefill options of requests without options
+    int pinned_turn_tokens;    // argument `turn_tokens` of chat_render()
+    struct prefill prefill;    // prefill options of requests without options
+    struct client_rules rules; // rules for requests whose API key has none
     int64_t started_us;
     struct loop *loop;
     struct intake_pool *pool;

@@ -450,6 +450,14 @@ static void write_skipped(struct exposition *e, const struct metric *metric, con
     }
 }
 
+static void write_limited(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (enum prune_kind kind = PRUNE_NEVER; kind < PRUNE_KINDS; kind++) {
+        struct labels labels = label("rule", prune_kind_name(kind));
+        exposition_count(e, &labels, s->core.status.totals.limited[kind]);
+    }
+}
+
 static void write_replays(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
 {
     for (int loss = 0; loss < LOSS_COUNT; loss++) {
@@ -583,6 +591,9 @@ const struct metric metrics_table[] = {
      "Requests that left a lost worker group, by the cause of the loss.", write_replays, 0, 0},
     {"forepack:prefill_skipped_total", METRIC_COUNTER, "reason",
      "Requests whose whole prompt was kept.", write_skipped, 0, 0},
+    {"forepack:prefill_limited_total", METRIC_COUNTER, "rule",
+     "Requests whose prefill options were changed by the rule for pruning of their API key or of the router.",
+     write_limited, 0, 0},
     {"forepack:scores_reused_total", METRIC_COUNTER, "",
      "Speculated requests whose prompt was not scored again, because its selection was known.",
      write_count, IN_SNAPSHOT(core.status.totals.scores_reused), 0},

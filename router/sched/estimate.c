@@ -246,6 +246,7 @@ static int kept_tokens_expected(const struct sched_view *view, const struct sche
     const struct frozen_rows *frozen = &r->frozen;
     const struct prefill *p = &spec->prefill;
     double rate = p->quality > 0 ? rate_mean_get(&view->quality_rate, view->now_us) : p->keep_rate;
+    if (rate < p->min_keep_rate) rate = p->min_keep_rate;
     int tokens = prefill_chunk_tokens(p), chunk = tokens > 0 ? tokens : 1; // 1: spans have any length
     int n = frozen->selected_of ? frozen->selected_of : spec->n_tokens;
     int64_t kept = (int64_t)chunk * prefill_keep_budget((n - 1) / chunk + 1, rate);

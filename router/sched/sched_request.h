@@ -11,6 +11,7 @@
 #include <stdint.h>
 
 #include "lib/base/priority.h"
+#include "lib/base/prune_rule.h"
 #include "lib/text/generation.h"
 
 enum { PRIORITY_LEVELS = 2 * PRIORITY_MAX + 1 };
@@ -23,7 +24,9 @@ struct request_spec {
     struct sampling sampling; // resolved: max_tokens is set
     struct context_policy context;
     struct prefill prefill;
-    struct token_range *pinned; // ranges kept whatever their importance; owned
+    struct prune_rule limited_by; // rule that changed what the request asked of `prefill`; PRUNE_UNSET: none did
+    bool drafts_limited;          // the request asked for drafts, and a rule does not allow them
+    struct token_range *pinned;   // ranges kept whatever their importance; owned
     int n_pinned;
     struct prompt_turn *turns; // [n_turns] finished turns of a conversation, ascending; owned
     int n_turns;

@@ -24,7 +24,8 @@ static bool same_key(const struct api_key *a, const struct api_key *b)
     return strcmp(a->id, b->id) == 0 && strcmp(a->tenant, b->tenant) == 0 &&
            memcmp(a->hash, b->hash, sizeof a->hash) == 0 && memcmp(&a->limits, &b->limits, sizeof a->limits) == 0 &&
            a->priority == b->priority && a->expires_s == b->expires_s && a->is_operator == b->is_operator &&
-           a->revoked == b->revoked;
+           a->revoked == b->revoked && a->rules.prune.kind == b->rules.prune.kind &&
+           a->rules.prune.bound == b->rules.prune.bound && a->rules.drafts == b->rules.drafts;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)

@@ -62,7 +62,7 @@ static void check_request(const struct front *front, const struct kserve_request
     struct text_stream *text = NULL;
     r->spec.arrived_us = 1;
     r->spec.ttft_deadline_us = INT64_MAX;
-    if (wire_request_read(front, &q->fields.message, &options, r, &text) == STATUS_OK) {
+    if (wire_request_read(&(struct client){.front = front}, &q->fields.message, &options, r, &text) == STATUS_OK) {
         const struct request_spec *spec = &r->spec;
         FUZZ_CHECK(spec->n_tokens >= 1 && spec->n_tokens + spec->sampling.max_tokens <= CONTEXT);
         for (int i = 0; i < spec->n_tokens; i++)

@@ -225,7 +225,8 @@ static void quality_fill(struct fuzz_script *script, item_message *m, bool is_ca
     m->tail_tokens = (uint32_t)prefill_tail_tokens(CALIBRATED_TAIL, (int)m->n_token_ids);
 }
 
-// Bits of the last byte choose salt, hold, quality, the calibration's options with it, budget and trace.
+// Bits of the last byte choose salt, hold, quality, the calibration's options with it, budget, bound of
+// the keep rate and trace.
 static void more_fill(struct fuzz_script *script, item_message *m)
 {
     int flags = fuzz_byte(script);
@@ -233,6 +234,7 @@ static void more_fill(struct fuzz_script *script, item_message *m)
     m->hold = flags & 2;
     if (flags & 4) quality_fill(script, m, flags & 8);
     if (flags & 16) m->budget_tokens = (uint32_t)fuzz_number(script);
+    if (flags & 64) m->min_keep_rate = fuzz_real(script);
     if (flags & 32) m->trace = "4bf92f3577b34da6a3ce929d0e0e4736";
 }
 

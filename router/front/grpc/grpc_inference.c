@@ -168,7 +168,7 @@ static void generate_submit(const struct grpc_message *message, const Forepack__
     struct answer *a = answer_create(message->user, message->arrived_us);
     a->return_kept = m->prefill && m->prefill->return_kept;
     enum status status = client_check(client, m->tenant, m->priority);
-    if (status == STATUS_OK) status = wire_request_read(client->front, m, &options, a->request, &a->text);
+    if (status == STATUS_OK) status = wire_request_read(client, m, &options, a->request, &a->text);
     call_answer(a, m->request_id, status);
 }
 

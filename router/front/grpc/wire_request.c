@@ -10,8 +10,10 @@
 #include "lib/base/mem.h"
 #include "lib/base/utf8.h"
 #include "lib/text/generation_wire.h"
+#include "lib/text/prefill_limit.h"
 #include "lib/text/schema_close.h"
 #include "proto/forepack/v1/inference.pb-c.h"
+#include "router/front/request/client_rules.h"
 
 enum { PINNED_MAX = 1024 };
 
@@ -159,6 +161,23 @@ static enum status prompt_logprobs_read(const Forepack__V1__PrefillOptions *m, s
                            "log-probabilities of the prompt need all of its tokens: leave out keep_rate, "
                            "quality, and the prefill modes on and required");
     spec->prefill.mode = PREFILL_OFF;
+    return STATUS_OK;
+}
+
+// Limits the request's prefill options to what the rules for its client allow.
+static enum status rules_apply(const struct client *client, const Forepack__V1__PrefillOptions *m,
+                               struct request_spec *spec)
+{
+    const struct client_rules rules = client_rules_get(client);
+    if (rules.drafts == DRAFT_RULE_OFF) {
+        spec->drafts_limited = m && m->drafts == FOREPACK__V1__DRAFT_MODE__DRAFT_MODE_AUTO;
+        spec->prefill.drafts = DRAFTS_OFF;
+    }
+    if (rules.prune.kind == PRUNE_REQUIRED && spec->sampling.prompt_logprobs >= 0)
+        return status_fail(STATUS_DENIED,
+                           "prompt_logprobs: log-probabilities of the prompt need all of its tokens, and "
+                           "the operator requires that these prompts are pruned: leave them out");
+    if (prefill_limit_prune(&rules.prune, &client->front->prefill, &spec->prefill)) spec->limited_by = rules.prune;
     return STATUS_OK;
 }
 
@@ -372,9 +391,10 @@ static void queue_read(const char *tenant, int32_t priority, uint32_t ttft_deadl
     if (ttft_deadline_ms) spec->ttft_deadline_us = spec->arrived_us + 1000 * (int64_t)ttft_deadline_ms;
 }
 
-enum status wire_request_read(const struct front *front, const Forepack__V1__GenerateRequest *m,
+enum status wire_request_read(const struct client *client, const Forepack__V1__GenerateRequest *m,
                               const struct wire_options *options, struct request *r, struct text_stream **text_p)
 {
+    const struct front *front = client->front;
     const struct wire_prompt prompt = {.text = &m->text,
                                        .text_given = options->text_given,
                                        .ids = m->token_ids,
@@ -392,6 +412,7 @@ enum status wire_request_read(const struct front *front, const Forepack__V1__Gen
     if (!options->grammar_valid) TRY(grammar_compile(front, &r->spec.sampling.grammar));
     TRY(prefill_read(front, m->prefill, &r->spec.prefill));
     TRY(prompt_logprobs_read(m->prefill, &r->spec));
+    TRY(rules_apply(client, m->prefill, &r->spec));
     const char *operation = m->n_messages || options->conversation ? "chat" : "text_completion";
     TRY(prompt_read(front, &prompt, m->model, operation, m->prefill, r));
     TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, &front->config, options->default_tokens,

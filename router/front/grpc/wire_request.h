@@ -6,6 +6,7 @@
 #include <protobuf-c/protobuf-c.h>
 
 #include "lib/text/text_stream.h"
+#include "router/front/request/answer.h"
 #include "router/front/request/intake.h"
 
 struct Forepack__V1__DetokenizeRequest;
@@ -32,9 +33,10 @@ struct wire_options {
 // Compiling takes up to 100 ms, so messages with another grammar are read on the intake pool.
 bool wire_grammar_known(const struct front *front, const struct Forepack__V1__GenerateRequest *m);
 
-// Fills in `r`, a new request whose arrival time is set. *text_p is a new stream that converts the tokens of the answer
-// to text and finds stop strings. The caller frees the stream. On failure, some fields of `r` may be set.
-enum status wire_request_read(const struct front *front, const struct Forepack__V1__GenerateRequest *m,
+// Fills in `r`, a new request of the client whose arrival time is set. Applies the rules for the client's prefill
+// options, and returns DENIED for a request that cannot follow them. *text_p is a new stream that converts the tokens
+// of the answer to text and finds stop strings. The caller frees the stream. On failure, some fields of `r` may be set.
+enum status wire_request_read(const struct client *client, const struct Forepack__V1__GenerateRequest *m,
                               const struct wire_options *options, struct request *r, struct text_stream **text_p);
 
 // Fills in `r` as another choice for the prompt of `first`. The seed is the seed of `first` plus `index`, which is at
@@ -42,7 +44,8 @@ enum status wire_request_read(const struct front *front, const struct Forepack__
 struct text_stream *wire_request_copy_choice(const struct request *first, const struct text_stream *text_of_first,
                                              int index, struct request *r);
 
-// Fills in `r` as wire_request_read() does, for a request that ends once a speculator has scored it.
+// Fills in `r` as wire_request_read() does, for a request that ends once a speculator has scored it. No rule applies: a
+// score prunes nothing.
 enum status wire_score_request_read(const struct front *front, const struct Forepack__V1__ScoreRequest *m,
                                     const struct wire_options *options, struct request *r);
 

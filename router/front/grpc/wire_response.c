@@ -199,6 +199,9 @@ void wire_completion_send(struct rpc_call *call, const struct request *r, bool r
     completion.prefill = prefill;
     completion.keep_rate = r->keep_rate;
     completion.prefill_reason = (char *)request_rate_reason(r);
+    char limit[REQUEST_LIMIT_ROOM];
+    request_limit_format(r, limit);
+    completion.prefill_limit = limit;
     struct stages stages;
     if (r->spec.explain) completion.stages = stages_fill(r, grpc_is_operator(call), &stages);
     completion_send(call, r->id, reason, &completion, status, message);

@@ -103,11 +103,12 @@ struct http_generation {
     int64_t sent_us;            // time of the last event or ping, or of the submission
     struct request_usage usage; // counts each prompt once, and the outputs of all choices
     int reduced_tokens;         // smallest reduced max_tokens of the choices; 0: none was reduced
-    // The next four fields belong to the first choice:
-    char prefill[64];                    // see wire_prefill_format()
-    double keep_rate;                    // as in struct request
-    struct prefill_prediction predicted; // as in struct request
-    const char *prefill_reason;          // see request_rate_reason(); static
+    // The next five fields belong to the first choice:
+    char prefill[64];                       // see wire_prefill_format()
+    char prefill_limit[REQUEST_LIMIT_ROOM]; // see request_limit_format()
+    double keep_rate;                       // as in struct request
+    struct prefill_prediction predicted;    // as in struct request
+    const char *prefill_reason;             // see request_rate_reason(); static
 
     size_t collected_bytes;                  // part of streams->whole that belongs to this generation
     struct http_generation *previous, *next; // in the list of streams

@@ -53,7 +53,7 @@ static enum status answer_read(struct http_generation *g, struct http_input *in,
                                          .context = {.words = g->api->context_words, .reduces = true},
                                          .grammar_valid = in->grammar_known || index > 0,
                                          .text_of_other = first->text};
-    return wire_request_read(g->client.front, m, &options, a->request, &a->text);
+    return wire_request_read(&g->client, m, &options, a->request, &a->text);
 }
 
 // `tools` has the names of the tools (chat_tool_names()).

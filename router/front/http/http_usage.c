@@ -18,6 +18,7 @@ void http_usage_update(struct http_generation *g, struct http_choice *choice, co
     now.completion_tokens = n_tokens;
     if (choice->index == 0) {
         wire_prefill_format(r, g->prefill);
+        request_limit_format(r, g->prefill_limit);
         g->keep_rate = r->keep_rate;
         g->prefill_reason = request_rate_reason(r);
         g->predicted = r->predicted;
@@ -66,6 +67,10 @@ void http_usage_add(const struct http_generation *g, struct bytes *out)
         JSON_ADD(out, ",\"max_tokens\":");
         json_add_integer(out, g->reduced_tokens);
     }
+    if (*g->prefill_limit) {
+        json_add(out, ",\"prefill_limit\":");
+        json_add_string(out, g->prefill_limit);
+    }
     json_add(out, "}");
 }
 
@@ -80,6 +85,7 @@ void http_usage_add_headers(const struct http_generation *g)
     snprintf(number, sizeof number, "%.4g", g->keep_rate);
     http_add_header(g->x, "x-forepack-keep-rate", number);
     http_add_header(g->x, "x-forepack-prefill-reason", g->prefill_reason);
+    if (*g->prefill_limit) http_add_header(g->x, "x-forepack-prefill-limit", g->prefill_limit);
     if (!g->reduced_tokens) return;
     snprintf(number, sizeof number, "%d", g->reduced_tokens);
     http_add_header(g->x, "x-forepack-max-tokens", number);

@@ -152,7 +152,7 @@ static enum status request_read(struct kserve_call *c, const Inference__ModelInf
     const struct wire_options options = {
         .default_tokens = MAX_TOKENS_DEFAULT, .ids_field = "input_ids", .grammar_valid = grammar_known};
     TRY(request_check(c, q));
-    TRY(wire_request_read(c->client.front, &q->fields.message, &options, a->request, &a->text));
+    TRY(wire_request_read(&c->client, &q->fields.message, &options, a->request, &a->text));
     a->data = kserve_answer_create(rpc_call_context(c->call), m, q, c->stream);
     return STATUS_OK;
 }

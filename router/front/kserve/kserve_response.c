@@ -76,7 +76,7 @@ static void add_milliseconds(struct message *m, const char *name, double us)
     add_real(m, name, us / 1e3);
 }
 
-static void add_usage(struct message *m, const struct request *r, const char *prefill)
+static void add_usage(struct message *m, const struct request *r, const char *prefill, const char *limit)
 {
     add_integer(m, "prompt_tokens", r->usage.prompt_tokens);
     add_integer(m, "completion_tokens", r->usage.completion_tokens);
@@ -92,6 +92,7 @@ static void add_usage(struct message *m, const struct request *r, const char *pr
     add_text(m, "prefill", prefill);
     add_real(m, "keep_rate", r->keep_rate);
     add_text(m, "prefill_reason", request_rate_reason(r));
+    if (*limit) add_text(m, "prefill_limit", limit);
     add_milliseconds(m, "ttft_ms", (double)r->timing.ttft_us);
     add_milliseconds(m, "total_ms", (double)r->timing.total_us);
     if (r->predicted.whole_us > 0) {
@@ -328,13 +329,14 @@ void kserve_end(struct rpc_call *call, struct kserve_answer *a, const struct req
                 const struct answer_chunk *rest, enum finish_reason reason)
 {
     struct message m;
-    char prefill[WIRE_PREFILL_ROOM];
+    char prefill[WIRE_PREFILL_ROOM], limit[REQUEST_LIMIT_ROOM];
     answer_add(a, rest);
     wire_prefill_format(r, prefill);
+    request_limit_format(r, limit);
     message_init(&m, a->model, a->id);
     add_outputs(&m, a, r, finish_reason_name(reason));
     if (a->on_stream) add_bool(&m, "triton_final_response", !a->empty_final);
-    add_usage(&m, r, prefill);
+    add_usage(&m, r, prefill, limit);
     message_send(call, &m, a->on_stream);
     if (a->on_stream && a->empty_final) final_send(call, a);
 }

@@ -49,6 +49,7 @@ static void score_item_fill(int tail_tokens, const struct request *r, Forepack__
     m->token_ids = (uint32_t *)r->spec.tokens;
     m->n_token_ids = (size_t)prompt.n_tokens;
     prefill_to_message(&r->spec.prefill, GENERATION_ALL_GIVEN, &m->base);
+    m->min_keep_rate = r->spec.prefill.min_keep_rate;
     m->want_importance = r->spec.want_importance;
     m->salt = r->spec.prefix_salt;
     if (r->trace) m->trace = r->trace->trace_text;

@@ -67,6 +67,7 @@ static void set_result(struct trace_record *record, const struct request *r)
     record->first_token_us = r->timing.ttft_us;
     if (!r->kept) return; // the request ended before its prefill was decided
     record->prefill = r->skip ? "whole" : "speculated";
+    request_limit_format(r, record->prefill_limit);
     record->skip = r->skip ? skip_reason_name(r->skip) : NULL;
 }
 
