@@ -173,7 +173,7 @@ static void zeros(struct h2_bytes *to)
 
 static void half_head(struct h2_bytes *to)
 {
-    add_text(to, "GET /health HTTP/1.1\r\nHost: x\r\nX: ");
+    add_text(to, "GET /health HTTP/1.1\r\nHost: localhost\r\nX: ");
 }
 
 static void large_head(struct h2_bytes *to)
@@ -184,25 +184,25 @@ static void large_head(struct h2_bytes *to)
 
 static void many_fields(struct h2_bytes *to)
 {
-    add_text(to, "GET /health HTTP/1.1\r\nHost: x\r\n");
+    add_text(to, "GET /health HTTP/1.1\r\nHost: localhost\r\n");
     for (int i = 0; i < FLOOD; i++)
         add_text(to, "X: a\r\n");
 }
 
 static void half_body(struct h2_bytes *to)
 {
-    add_text(to, "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n{\"prompt\":\"");
+    add_text(to, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n{\"prompt\":\"");
     add_letters(to, BODY_BYTES);
 }
 
 static void slow_body(struct h2_bytes *to)
 {
-    add_text(to, "POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 1000000\r\n\r\n{\"prompt\":\"");
+    add_text(to, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000000\r\n\r\n{\"prompt\":\"");
 }
 
 static void chunks(struct h2_bytes *to)
 {
-    add_text(to, "POST /tokenize HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n");
+    add_text(to, "POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n");
     for (int i = 0; i < FLOOD; i++)
         add_text(to, "1;extension=a\r\na\r\n");
 }
@@ -210,7 +210,7 @@ static void chunks(struct h2_bytes *to)
 static void unread(struct h2_bytes *to)
 {
     for (int i = 0; i < CALLS; i++)
-        add_text(to, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n");
+        add_text(to, "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n");
 }
 
 static void refused(struct h2_bytes *to)

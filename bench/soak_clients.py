@@ -82,7 +82,7 @@ def http_stream_closed_early(rng):
 def http_broken_off(rng):
     """A request of which only a part arrives, or whose answer is not awaited."""
     body = chat_body(rng, True)
-    data = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
+    data = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body
     host, port = http_server.rsplit(":", 1)
     with socket.create_connection((host, int(port)), TIMEOUT) as connection:
         connection.sendall(data[:rng.randint(1, len(data))])

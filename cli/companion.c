@@ -2,7 +2,6 @@
 #include "cli/companion.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,23 +9,14 @@
 
 #include "lib/base/file_text.h"
 #include "lib/base/mem.h"
-
-char *companion_path(const char *name)
-{
-    char self[PATH_MAX];
-    ssize_t length = readlink("/proc/self/exe", self, sizeof self - 1);
-    self[length > 0 ? length : 0] = 0;
-    char *slash = strrchr(self, '/');
-    if (slash) *slash = 0;
-    return mem_format("%s/%s", slash ? self : ".", name);
-}
+#include "lib/base/program_path.h"
 
 int companion_exec(const char *name, char **argv)
 {
     int n = 0;
     while (argv[n])
         n++;
-    char *path = companion_path(name);
+    char *path = program_path(name);
     char **all = mem_alloc_array((size_t)n + 2, sizeof *all); // zeroed, so it ends with NULL
     all[0] = path;
     memcpy(all + 1, argv, (size_t)n * sizeof *all);

@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds and executes other programs of Forepack in the folder of this program. Commands that run a model (bench, plan,
+// Executes other programs of Forepack in the folder of this program. Commands that run a model (bench, plan,
 // calibrate, generate --model) are in forepack-bench, so that the client `forepack` needs no MPI and no kernels.
 #pragma once
-
-// Returns the path of the program `name` in this program's folder. The caller frees it.
-char *companion_path(const char *name);
 
 // Replaces this process with the program `name` in this program's folder. `argv` contains the arguments from argv[1] on
 // and ends with NULL. The environment and the open descriptors do not change. Returns only on failure: prints an error

@@ -14,11 +14,11 @@
 #include <unistd.h>
 
 #include "cli/commands.h"
-#include "cli/companion.h"
 #include "cli/completion/scripts.h"
 #include "cli/request.h"
 #include "lib/base/mem.h"
 #include "lib/base/options.h"
+#include "lib/base/program_path.h"
 
 static const struct option options[] = {{0}};
 
@@ -100,7 +100,7 @@ static enum status programs_print(void)
                                            "forepack-sim", "forepack-speculator", "forepack-worker"};
     enum status status = STATUS_OK;
     for (size_t i = 0; i < sizeof programs / sizeof *programs && status == STATUS_OK; i++) {
-        struct context context = {.program = programs[i], .path = companion_path(programs[i])};
+        struct context context = {.program = programs[i], .path = program_path(programs[i])};
         // a package may contain only some of the programs
         if (access(context.path, X_OK) == 0) status = words_print(&context);
         free(context.path);

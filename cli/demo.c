@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cli/companion.h"
 #include "lib/base/mem.h"
+#include "lib/base/program_path.h"
 #include "lib/base/version.h"
 
 char *demo_path(const char *name)
@@ -18,7 +18,7 @@ char *demo_path(const char *name)
     char *real = NULL;
     for (int i = 0; i < 2 && !real; i++) {
         char *relative = mem_format("%s/demo-model/%s", folders[i], name);
-        char *path = companion_path(relative);
+        char *path = program_path(relative);
         real = realpath(path, NULL);
         free(path);
         free(relative);

@@ -9,8 +9,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/companion.h"
 #include "lib/base/mem.h"
+#include "lib/base/program_path.h"
 
 // Asks the driver for the number of GPUs. The CUDA backend could tell the number too, but needs libraries that only
 // nodes need.
@@ -27,7 +27,7 @@ static int gpus_ask_driver(void)
 int gpus_count(void)
 {
     enum { GPUS_MAX = 255 }; // the count is the exit code of the child
-    char *backend = companion_path("libforepack_cuda.so");
+    char *backend = program_path("libforepack_cuda.so");
     bool usable = access(backend, F_OK) == 0;
     free(backend);
     if (!usable) return 0;

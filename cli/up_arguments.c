@@ -4,9 +4,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "cli/companion.h"
 #include "lib/base/cpu_limits.h"
 #include "lib/base/mem.h"
+#include "lib/base/program_path.h"
 #include "lib/text/generation.h"
 #include "lib/text/limits.h"
 
@@ -26,8 +26,8 @@ const struct option up_options[] = {
      .help = "for measurements: config.json for the speculators; the vocabulary must be the same as that of --shape"},
     {.name = "load", .type = OPTION_CHOICE, .value = &up_flags.load, .default_text = "auto", .choices = "auto|dummy",
      .help = "dummy: for measurements, random weights of the shape of --main and --spec, which need no weight files"},
-    {.name = "served-model-name", .type = OPTION_STRING, .value = &up_flags.model_name, .placeholder = "NAME",
-     .help = "model name used in the API; default the name of the --main directory"},
+    {.name = "served-model-name", .type = OPTION_LIST, .value = &up_flags.model_names, .placeholder = "NAME",
+     .help = "model name that clients may ask for; give the option once for each name. Default: name of the --main directory"},
     {.name = "chat-template", .type = OPTION_STRING, .value = &up_flags.chat_template, .placeholder = "FILE",
      .help = "Jinja chat template to use instead of the model's"},
     {.name = "packed-cache", .type = OPTION_STRING, .value = &up_flags.packed_cache, .default_text = "off",
@@ -187,6 +187,12 @@ static void argument_add_option(struct arguments *a, const struct option *row)
         if (row->default_text || options_given(up_options, row->name))
             argument_add_owned(a, mem_format("--%s=%.17g", row->name, *(double *)row->value));
         break;
+    case OPTION_LIST: {
+        const struct option_list *list = row->value;
+        for (int i = 0; i < list->count; i++)
+            argument_add_owned(a, mem_format("--%s=%s", row->name, list->items[i]));
+        break;
+    }
     default:
         if (*(char **)row->value) argument_add_owned(a, mem_format("--%s=%s", row->name, *(char **)row->value));
     }
@@ -233,7 +239,7 @@ char *up_node_address(void)
 char **up_router_arguments(void)
 {
     struct arguments list = {0}, *a = &list;
-    argument_add_owned(a, companion_path("forepack-router"));
+    argument_add_owned(a, program_path("forepack-router"));
     argument_add_text(a, "--model", up_flags.main);
     argument_add(a, "--node-listen");
     argument_add_owned(a, up_node_address());
@@ -253,7 +259,7 @@ char **up_node_arguments(const struct child *c)
         argument_add(a, "--oversubscribe");
         argument_add_text(a, "--bind-to", "none"); // mpirun's default binds all compute threads of a rank to one core
     }
-    argument_add_owned(a, companion_path(worker ? "forepack-worker" : "forepack-speculator"));
+    argument_add_owned(a, program_path(worker ? "forepack-worker" : "forepack-speculator"));
     argument_add_text(a, "--model", worker ? up_flags.main : up_flags.spec);
     const char *shape = worker ? up_flags.shape : up_flags.spec_shape;
     if (shape) argument_add_text(a, "--shape", shape);

@@ -9,10 +9,9 @@
 enum { UP_NODES_MAX = 64 }; // nodes of each role
 
 struct up_flags {
-    char *cpus, *main, *spec, *shape, *spec_shape, *load, *host, *model_name, *backend, *dtype, *kv_dtype,
-        *packed_cache;
+    char *cpus, *main, *spec, *shape, *spec_shape, *load, *host, *backend, *dtype, *kv_dtype, *packed_cache;
     char *chat_template, *api_keys, *prefill, *drafts, *token_file, *tls_cert, *tls_key, *tls_client_ca;
-    struct option_list router_options, worker_options, speculator_options;
+    struct option_list model_names, router_options, worker_options, speculator_options;
     double keep_rate, quality;
     int64_t node_port, tp, spec_tp, workers, speculators, port, http_port, threads, token_budget, max_seqs, kv_blocks,
         itl_target_ms;

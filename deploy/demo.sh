@@ -3,7 +3,8 @@
 # Builds Forepack, starts a local cluster with the demo models, and asks it questions about documents of up to 4,000
 # tokens: with all tokens kept, with the tokens that the default quality of 0.99 needs, and at keep rate 0.3. Prints a
 # table with the time to first token (TTFT) of each answer, and one document with its kept tokens; a page has all
-# documents. Has a conversation of four turns. Then measures the gain at a real size (deploy/demo_speed.sh).
+# documents. Has a conversation of four turns, and gets an answer that matches a JSON schema. Then measures the gain at a
+# real size (deploy/demo_speed.sh).
 #
 # Usage: deploy/demo.sh [--prompts N] [--port P] [--bin DIR] [--no-speed] [--record FILE] [--keep-running]
 #   --prompts   questions about documents of each length, 1 to 8 (default 4)
@@ -29,7 +30,7 @@ while [ $# -gt 0 ]; do
     --no-speed) speed=no ;;
     --record) record=$(cd "$OLDPWD" && realpath "${2:?--record: expected a file}"); shift ;;
     --keep-running) keep_running=yes ;;
-    --help) sed -n '3,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help) sed -n '3,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "unknown flag $1 (--help lists all)" >&2; exit 2 ;;
     esac
     shift
@@ -254,6 +255,23 @@ for turn in 0 1 2 3; do
     take_turn $turn $about
     print_turn $about
 done
+
+# --- an answer that matches a JSON schema
+
+print_schema_answer() {
+    local schema='{"type": "object", "properties": {"answer": {"type": "integer", "minimum": 0, "maximum": 9999}},
+        "required": ["answer"], "additionalProperties": false}' text
+    jq -rj .prompt <(head -n 1 "$work/documents") >"$work/prompt"
+    if text=$("$bin/forepack" generate --server "$server" --prompt-file "$work/prompt" --max-tokens 64 --guided-json "$schema" \
+        2>"$work/refused"); then
+        printf '\nThe first question again, with an answer that must match a JSON schema:\n%s\n' "$(jq -c . <<<"$text")"
+    elif grep -q 'llguidance is not installed' "$work/refused"; then
+        printf '\nNo answer that matches a JSON schema: llguidance is not installed (deploy/llguidance.sh installs it).\n'
+    else
+        fail "a guided request was not answered: $(cat "$work/refused")"
+    fi
+}
+print_schema_answer
 
 # --- speed at a real size, in a cluster of its own
 

@@ -15,7 +15,8 @@ struct measurement {
     struct engine *engine;
     const struct start_limits *limits;
     int entries, layers;
-    int64_t spent_us, rest_us;          // time of all passes so far; time of a pass without layers
+    double last_layer;                  // share of a layer that the last one computes for rows without logits
+    int64_t spent_us, rest_us;          // time of all passes so far; time of the logits of a pass without layers
     int32_t *token, *position, *blocks; // [entries] token 0; position ids; blocks of one sequence
     struct start_costs *costs;
 };
@@ -31,8 +32,15 @@ static int blocks_set(struct measurement *m, int rows, int cached)
     return n;
 }
 
-static enum status pass_run(struct measurement *m, int rows, int cached, int layers, int64_t *us_p)
+// A measured pass: the last layers are left out. The head is as large as several layers, so few passes compute it.
+struct measured_pass {
+    int rows, cached, layers;
+    bool logits;
+};
+
+static enum status pass_run(struct measurement *m, const struct measured_pass *pass, int64_t *us_p)
 {
+    const int rows = pass->rows, cached = pass->cached;
     const int32_t row_start[2] = {0, rows}, kv_len[1] = {cached}, last[1] = {rows - 1}, keys[1] = {cached + rows};
     const struct ragged_batch batch = {.n_rows = rows,
                                        .token = m->token,
@@ -42,13 +50,13 @@ static enum status pass_run(struct measurement *m, int rows, int cached, int lay
                                        .kv_len = kv_len,
                                        .block_table = m->blocks,
                                        .max_blocks = blocks_set(m, rows, cached),
-                                       .n_logit_rows = 1,
+                                       .n_logit_rows = pass->logits,
                                        .logit_row = last,
                                        .n_importance_rows = m->limits->importance,
                                        .importance_row = last,
                                        .importance_keys = keys,
                                        .smoothing_window = SMOOTHING_WINDOW,
-                                       .skipped_layers = m->layers - layers};
+                                       .skipped_layers = m->layers - pass->layers};
     struct forward_result result;
     const int64_t begun_us = clock_now_us();
     TRY(engine_forward(m->engine, &batch, &result));
@@ -57,11 +65,11 @@ static enum status pass_run(struct measurement *m, int rows, int cached, int lay
 }
 
 // Returns the fastest of a few runs. Repeats a pass while half of the time is left.
-static enum status pass_measure(struct measurement *m, int rows, int cached, int layers, int64_t *us_p)
+static enum status pass_measure(struct measurement *m, struct measured_pass pass, int64_t *us_p)
 {
     int64_t best_us = INT64_MAX, us = 0;
     for (int run = 0; run < RUNS_MAX && (!run || m->spent_us + us <= m->limits->us / 2); run++) {
-        TRY(pass_run(m, rows, cached, layers, &us));
+        TRY(pass_run(m, &pass, &us));
         m->spent_us += us;
         if (us < best_us) best_us = us;
     }
@@ -75,12 +83,16 @@ static void costs_add(struct measurement *m, int rows, int cached, int64_t us)
     m->costs->passes[m->costs->n++] = (struct start_pass){rows, pairs, us > 0 ? us : 1};
 }
 
-// Measures one layer of a pass and adds the time of all layers. *us_p gets the time of the measured pass.
+// Measures one layer of a pass and adds the time of all layers and the logits. *us_p gets the time of the measured
+// pass.
 static enum status layer_measure(struct measurement *m, int rows, int cached, int64_t *us_p)
 {
-    TRY(pass_measure(m, rows, cached, 1, us_p));
-    const int64_t layer_us = *us_p > m->rest_us ? *us_p - m->rest_us : 0;
-    costs_add(m, rows, cached, m->rest_us + m->layers * layer_us);
+    int64_t empty_us;
+    TRY(pass_measure(m, (struct measured_pass){rows, cached, 0, false}, &empty_us));
+    TRY(pass_measure(m, (struct measured_pass){rows, cached, 1, false}, us_p));
+    const double layer_us = *us_p > empty_us ? (double)(*us_p - empty_us) : 0;
+    const double layers = m->layers - 1 + (rows > 1 && m->layers > 1 ? m->last_layer : 1);
+    costs_add(m, rows, cached, m->rest_us + empty_us + (int64_t)(layers * layer_us));
     return STATUS_OK;
 }
 
@@ -89,8 +101,9 @@ static enum status passes_measure(struct measurement *m)
     const int most = m->limits->rows < m->entries ? m->limits->rows : m->entries;
     int rows = most < 64 ? most : 64;
     int64_t us, whole_us;
-    TRY(pass_run(m, 1, 0, m->layers, &whole_us)); // slower than later ones if the model is small
-    TRY(pass_measure(m, 1, 0, 0, &m->rest_us));
+    // The first pass is slower than later ones if the model is small.
+    TRY(pass_run(m, &(struct measured_pass){1, 0, m->layers, true}, &whole_us));
+    TRY(pass_measure(m, (struct measured_pass){1, 0, 0, true}, &m->rest_us));
     TRY(layer_measure(m, 1, 0, &us));
     if (whole_us < m->costs->passes[0].us) m->costs->passes[0].us = whole_us;
     TRY(layer_measure(m, rows, 0, &us));
@@ -111,6 +124,7 @@ enum status start_costs_measure(struct engine *e, const struct start_limits *lim
                             .limits = limits,
                             .entries = entries,
                             .layers = model_get_config(engine_model(e))->n_layers,
+                            .last_layer = model_last_layer_share(engine_model(e)),
                             .token = mem_alloc_array((size_t)entries, sizeof *m.token),
                             .position = mem_alloc_array((size_t)entries, sizeof *m.position),
                             .blocks = mem_alloc_array((size_t)entries, sizeof *m.blocks),

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures a few passes while a node starts, so that the router knows the node's costs from the first request on.
 //
-// The passes write to KV blocks that no sequence holds yet, and publish nothing. All but the first run one layer only,
-// and their time is scaled to all layers: whole passes of a large model would delay the start.
+// The passes write to KV blocks that no sequence holds yet, and publish nothing. All but the first run at most one
+// layer, and their time is scaled to all layers: whole passes of a large model would delay the start.
 #pragma once
 
 #include <stdint.h>

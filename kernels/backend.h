@@ -263,6 +263,13 @@ struct backend_ops {
     enum status (*mlp)(struct backend *b, struct tensor *out, struct tensor *inner, const struct norm_step *norm,
                        const struct weight *gate_up, const struct weight *down, enum linear_mode mode, int rows);
 
+    // Steps for a last layer, whose results only the logit rows need. A backend has both or neither.
+    // Like `attention`, but rows of out that have no logits are undefined. Importance is the same.
+    enum status (*attention_last)(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv);
+    // out [rows, n] = rows row_index[0 .. rows - 1] of x. Both tensors have the same kind and the same columns.
+    enum status (*gather_rows)(struct backend *b, struct tensor *out, const struct tensor *x, const int32_t *row_index,
+                               int rows);
+
     // Called at start-up, after a first dummy pass: times the algorithms of every gemm that the pass issued and selects
     // the fastest. Overwrites the contents of tensors.
     enum status (*tune)(struct backend *b);

@@ -3,10 +3,8 @@
 #include "kernels/module.h"
 
 #include <dlfcn.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
-#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,6 +15,7 @@
 
 #include "kernels/module_version.h"
 #include "lib/base/mem.h"
+#include "lib/base/program_path.h"
 #include "lib/base/version.h"
 
 #pragma weak backend_open_cuda // NULL in programs, which get both functions from the module
@@ -27,21 +26,14 @@ const char *cuda_device_folder = "/dev";
 static pthread_mutex_t load_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cuda_module loaded; // never unloaded, since backends may be open
 
-// Finds the module: next to the program in a build, or in the library folder of an installation.
-static enum status module_path(char *path, size_t size_bytes)
+// Finds the module: in the library folder of an installation, or next to the program in a build. The caller frees the
+// path.
+static char *module_path(void)
 {
-    static const char *const places[] = {FOREPACK_INSTALL_LIBRARIES "/libforepack_cuda.so", "libforepack_cuda.so"};
-    ssize_t length = readlink("/proc/self/exe", path, size_bytes);
-    if (length < 0) return status_fail(STATUS_INTERNAL, "/proc/self/exe: %s", strerror(errno));
-    while (length && path[length - 1] != '/')
-        length--;
-    for (int i = 0; i < 2; i++) {
-        int n = snprintf(path + length, size_bytes - (size_t)length, "%s", places[i]);
-        if (n >= (int)(size_bytes - (size_t)length))
-            return status_fail(STATUS_INTERNAL, "the path of this program is too long");
-        if (access(path, F_OK) == 0) break;
-    }
-    return STATUS_OK;
+    char *path = program_path(FOREPACK_INSTALL_LIBRARIES "/libforepack_cuda.so");
+    if (access(path, F_OK) == 0) return path;
+    free(path);
+    return program_path("libforepack_cuda.so");
 }
 
 // ---- the version ----------------------------------------------------------------------------------------------------
@@ -78,11 +70,9 @@ static enum status version_check(const char *path, const char *version)
 
 // ---- loading --------------------------------------------------------------------------------------------------------
 
-static enum status module_load(void)
+static enum status module_load(const char *path)
 {
-    char path[PATH_MAX], version[64];
-    enum status status = module_path(path, sizeof path);
-    if (status) return status;
+    char version[64];
     if (access(path, F_OK) != 0)
         return status_fail(STATUS_UNSUPPORTED, "the CUDA backend is not installed: %s does not exist", path);
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
@@ -111,7 +101,9 @@ enum status cuda_module_load(struct cuda_module *module_p)
         return STATUS_OK;
     }
     pthread_mutex_lock(&load_lock);
-    enum status status = loaded.open ? STATUS_OK : module_load();
+    char *path = module_path();
+    enum status status = loaded.open ? STATUS_OK : module_load(path);
+    free(path);
     if (!status) *module_p = loaded;
     pthread_mutex_unlock(&load_lock);
     return status;

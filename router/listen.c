@@ -10,7 +10,9 @@
 #include "lib/base/mem.h"
 #include "lib/base/peer_budget.h"
 #include "lib/base/secret_file.h"
+#include "lib/http/forwarded.h"
 #include "router/front/grpc/grpc_access.h"
+#include "router/front/http/http_call.h"
 #include "router/front/http/http_service.h"
 
 // Maximum age of a connection. It makes peers show their certificates again. A running call ends first.
@@ -131,8 +133,26 @@ static void authorities_check(const struct listen_options *o)
     free(nodes);
 }
 
+static enum status option_check(const char *name, enum status status)
+{
+    if (status == STATUS_OK) return status;
+    char *context = mem_format("--%s", name);
+    status = status_context(status, context);
+    free(context);
+    return status;
+}
+
+static enum status site_check(const struct listen_options *o)
+{
+    struct http_networks networks;
+    TRY(option_check("allowed-hosts", http_hosts_check(o->allowed_hosts)));
+    TRY(option_check("cors-origin", http_origins_check(o->cors_origin)));
+    return option_check("trusted-proxies", http_networks_parse(o->trusted_proxies, &networks));
+}
+
 enum status listen_check(const struct listen_options *o)
 {
+    TRY(site_check(o));
     TRY(pair_check("tls", o->tls_cert, o->tls_key, o->tls_client_ca, "tls-client-ca"));
     TRY(pair_check("node-tls", o->node_tls_cert, o->node_tls_key, o->node_tls_ca, "node-tls-ca"));
     TRY(ports_check(o));
@@ -188,17 +208,44 @@ static enum status nodes_open(const struct listen_options *o, struct front *fron
     return status;
 }
 
+// Returns the host names of the HTTP port: --allowed-hosts, and --host if that is a name. The caller frees them.
+static char *site_hosts(const struct listen_options *o)
+{
+    bool is_name = *o->host && http_hosts_check(o->host) == STATUS_OK;
+    if (!is_name) return mem_string(o->allowed_hosts);
+    return o->allowed_hosts ? mem_format("%s,%s", o->host, o->allowed_hosts) : mem_string(o->host);
+}
+
+// Decides which web pages may use the port. Without keys a page needs no more than the port's address, so Origin must
+// be allowed, and on loopback Host must be a name of this machine.
+static struct http_site site_make(const struct listen_options *o, const struct front *front, const char *hosts)
+{
+    bool keyless = !front->identity, loopback = false;
+    char *address = http_address(o);
+    if (address_is_loopback(address, &loopback) != STATUS_OK) loopback = false; // opening reports the reason
+    free(address);
+    return (struct http_site){.check_host = o->allowed_hosts || (keyless && loopback),
+                              .hosts = hosts,
+                              .check_origin = keyless,
+                              .origins = o->cors_origin,
+                              .exposed = http_exposed_headers};
+}
+
 static enum status http_open(const struct listen_options *o, struct front *front, struct listeners *l)
 {
+    if (o->http_port < 0) return STATUS_OK;
     const struct http_tls_files tls = {o->tls_cert, o->tls_key, o->tls_client_ca};
+    l->hosts = site_hosts(o);
     const struct http_service_options options = {.host = o->host,
                                                  .port = (int)o->http_port,
                                                  .tls = tls.cert ? &tls : NULL,
                                                  .max_connections_per_address = (int)o->connections_per_address,
+                                                 .trusted_proxies = o->trusted_proxies,
+                                                 .site = site_make(o, front, l->hosts),
                                                  .proof = front->identity != NULL,
                                                  .max_connection_age_ms = CONNECTION_AGE_MS,
                                                  .max_body_bytes = (size_t)o->max_message_mb << 20};
-    return o->http_port < 0 ? STATUS_OK : http_service_open(front, &options, &l->http);
+    return http_service_open(front, &options, &l->http);
 }
 
 static size_t peers_bytes(const struct listen_options *o)
@@ -234,4 +281,6 @@ void listeners_close(struct listeners *listeners, int grace_ms)
     http_service_close(listeners->http, grace_ms);
     rpc_server_close(listeners->clients, grace_ms);
     rpc_server_close(listeners->nodes, grace_ms);
+    free(listeners->hosts);
+    listeners->hosts = NULL;
 }

@@ -14,6 +14,7 @@ struct listen_options {
     char *host, *node_listen;
     char *tls_cert, *tls_key, *tls_client_ca;
     char *node_tls_cert, *node_tls_key, *node_tls_ca, *cluster_token_file;
+    char *allowed_hosts, *cors_origin, *trusted_proxies;
     int64_t port, http_port, max_message_mb, max_answers_mb, max_keyless_mb, max_peers_mb, connections_per_address;
     bool insecure;
 };
@@ -32,7 +33,10 @@ struct listen_options {
              "names"},                                                                                                 \
     {.name = "max-connections-per-address", .type = OPTION_INT, .value = &(l).connections_per_address, .max = 1000000,  \
      .default_text = "0", .help = "limit of connections from one address, for the gRPC port and the HTTP port each "     \
-                                  "(IPv6: from one /64); 0: no limit, for routers behind a proxy"},                           \
+                                  "(IPv6: from one /64); 0: no limit"},                                                    \
+    {.name = "trusted-proxies", .type = OPTION_STRING, .value = &(l).trusted_proxies, .placeholder = "NETWORK,...",        \
+     .help = "proxies of the HTTP port, such as 10.0.0.0/8: their X-Forwarded-For or Forwarded names the client that "     \
+             "--max-connections-per-address counts; default: none"},                                                       \
     {.name = "max-message-mb", .type = OPTION_INT, .value = &(l).max_message_mb, .default_text = "64", .min = 1,       \
      .max = 1024, .unit = "MiB", .help = "largest message of a client; messages that are still being received "          \
                                          "take at most four times this together (at least 256 MiB)"},                  \
@@ -62,6 +66,12 @@ struct listen_options {
      .help = "accept only nodes with a certificate of these authorities, in PEM"},                                     \
     {.name = "cluster-token-file", .type = OPTION_STRING, .value = &(l).cluster_token_file, .placeholder = "FILE",     \
      .help = "accept only nodes that show the cluster token in this file; read again when it changes"},                \
+    {.name = "allowed-hosts", .type = OPTION_STRING, .value = &(l).allowed_hosts, .placeholder = "NAME,...",               \
+     .help = "host names, in addition to addresses, localhost and --host, for which the HTTP port answers. Default: only " \
+             "these on a loopback port without --api-keys, every name on other ports"},                                    \
+    {.name = "cors-origin", .type = OPTION_STRING, .value = &(l).cors_origin, .placeholder = "ORIGIN,...",                 \
+     .help = "web pages of other origins that may use the HTTP API, such as https://chat.example.org; *: every page; "     \
+             "default: none"},                                                                                             \
     {.name = "insecure", .type = OPTION_BOOL, .value = &(l).insecure,                                                  \
      .help = "allow ports beyond loopback without TLS, and nodes without certificate and cluster token"}
 // clang-format on
@@ -73,6 +83,7 @@ struct listeners { // must not move while they are open
     struct rpc_server *clients, *nodes;
     struct http_service *http; // NULL: no HTTP API. Free it with http_service_free() after loop_stop()
     struct rpc_method node_methods[3];
+    char *hosts; // owned; names that Host may have, for `http`
 };
 
 // `methods` of clients are borrowed until listeners_close(). Sets front->cluster_token.

@@ -14,9 +14,11 @@
 #include "lib/base/mem.h"
 #include "router/front/front.h"
 #include "router/front/http/http_service.h"
+#include "router/front/http/tokenizer_info.h"
 #include "router/front/request/intake.h"
 #include "router/front/request/intake_pool.h"
 #include "router/front/request/parsed_message.h"
+#include "router/front/request/system_turns.h"
 #include "router/listen.h"
 #include "router/trace_options.h"
 
@@ -24,7 +26,7 @@ static struct {
     struct option_list model_names;
     char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *drafts, *api_keys,
         *prune_rule, *drafts_rule;
-    char *model_fingerprint, *speculator_fingerprint;
+    char *model_fingerprint, *speculator_fingerprint, *image_text;
     uint64_t fingerprints[NODE_ROLES]; // parsed from the two options above; 0: any model
     struct listen_options listen;
     struct trace_options trace;
@@ -34,7 +36,7 @@ static struct {
     int64_t tokenise_threads, tokenise_queue_mb, tenant_queue_share;
     int64_t speculate_min_tokens, selection_cache_mib, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests,
         queue_reserve, drain_ms;
-    bool mixed_numerics, share_prefix_cache;
+    bool mixed_numerics, share_prefix_cache, close_schemas;
     bool metrics_open;
     struct log_options log;
 } o;
@@ -47,9 +49,15 @@ static const struct option options[] = {
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .placeholder = "FILE",
      .help = "for benchmarks: config.json to use instead of the model's, the same as --shape of the nodes"},
     {.name = "grammar-library", .type = OPTION_STRING, .value = &o.grammar_library, .placeholder = "FILE",
-     .default_text = GRAMMAR_LIBRARY_DEFAULT, .help = GRAMMAR_LIBRARY_HELP},
+     .help = GRAMMAR_LIBRARY_HELP},
+    {.name = "close-schemas", .type = OPTION_BOOL, .value = &o.close_schemas, .default_text = "false",
+     .help = "structured output, required tool calls: an object whose JSON schema has no additionalProperties gets no "
+             "members but those that the schema names, as with strict in the request"},
     {.name = "chat-template", .type = OPTION_STRING, .value = &o.chat_template, .placeholder = "FILE",
      .help = "Jinja chat template to use instead of the model's chat_template.jinja or tokenizer_config.json"},
+    {.name = "image-text", .type = OPTION_STRING, .value = &o.image_text, .placeholder = "TEXT",
+     .help = "text that the model reads in place of each image of a conversation, such as '[image]'. Default: requests "
+             "with images are refused"},
     {.name = "served-model-name", .type = OPTION_LIST, .value = &o.model_names, .placeholder = "NAME",
      .help = "model name that clients may ask for; give the option once for each name. Answers have the first name. "
              "Default: name of the --model directory"},
@@ -219,6 +227,7 @@ static enum status chat_open(struct front *front)
     enum status status = chat_template_open(o.model, o.chat_template, &front->chat);
     if (status == STATUS_OK) {
         front->chat_syntax = chat_syntax_open(front->chat, front->tokenizer);
+        front->system_turns = system_turns_rendered(front->chat, front->tokenizer);
         return STATUS_OK;
     }
     if (o.chat_template) return status_context(status, "--chat-template");
@@ -246,9 +255,13 @@ static enum status front_open(struct front *front)
                            o.model, tokenizer_vocab_size(front->tokenizer) - 1, front->config.vocab_size);
     }
     TRY(chat_open(front));
+    if (o.image_text) TRY(intake_check_name("--image-text", o.image_text));
+    front->image_text = o.image_text;
+    front->tokenizer_info = tokenizer_info_read(o.model, o.chat_template, front->config.max_context);
     front->grammars = grammar_library_start(o.grammar_library, front->tokenizer, front->config.vocab_size,
                                             front->config.eos_id, front->config.n_eos);
     if (front->grammars) front->valid_grammars = grammar_cache_create();
+    front->close_schemas = o.close_schemas;
     front->metrics_open = o.metrics_open;
     if (o.api_keys) TRY(identity_open(o.api_keys, &front->identity));
     front->share_prefix_cache = o.share_prefix_cache;
@@ -275,6 +288,7 @@ static void front_close(struct front *front)
     grammar_cache_free(front->valid_grammars);
     grammar_library_free(front->grammars);
     free(front->chat_problem);
+    free(front->tokenizer_info);
     tokenizer_free(front->tokenizer);
     for (int i = 0; i < front->n_model_names; i++)
         free(front->model_names[i]);

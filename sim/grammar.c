@@ -52,6 +52,12 @@ int grammar_matcher_mask_words(const struct grammar_matcher *matcher)
     return (matcher->vocab_size + 31) / 32;
 }
 
+void grammar_matcher_problem(const struct grammar_matcher *matcher, char *out, size_t out_bytes)
+{
+    (void)matcher;
+    snprintf(out, out_bytes, "a mask of the simulator failed");
+}
+
 enum status grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask)
 {
     memset(mask, 0, (size_t)grammar_matcher_mask_words(matcher) * sizeof *mask);

@@ -473,6 +473,47 @@ START_TEST(contents_take_the_form_that_the_template_prints)
 }
 END_TEST
 
+static char *text_of_turns(struct model m, const char *json)
+{
+    json_t *messages = json_loads(json, 0, NULL);
+    const struct chat_conversation conversation = {.messages = messages};
+    struct chat_prompt prompt;
+    enum status status = chat_render(m.chat, m.tokenizer, &conversation, INT_MAX, 0, &prompt);
+    ck_assert_msg(status == STATUS_OK, "%s: %s", json, status_message());
+    char *text = mem_string(prompt.text);
+    chat_prompt_fini(&prompt);
+    json_decref(messages);
+    return text;
+}
+
+#define CALLS_ "\"tool_calls\": [{\"function\": {\"name\": \"f\", \"arguments\": {}}}]"
+
+// The template fails on a content that is not a text, as Qwen3's does.
+static const char of_calls[] =
+    "{% for m in messages %}{{ m.role + ':' + m.content }}{% if 'tool_calls' in m %}{{ m.tool_calls|length }} "
+    "{{ m.tool_calls[0].function.name }}{% endif %}{{ 'refusal' in m }};{% endfor %}";
+
+static const struct {
+    const char *messages, *expected;
+} sparse_turns[] = {
+    {"[{\"role\": \"assistant\", " CALLS_ "}]", "assistant:1 fFalse;"},
+    {"[{\"role\": \"assistant\", \"content\": null, " CALLS_ ", \"refusal\": null}]", "assistant:1 fFalse;"},
+    {"[{\"role\": \"assistant\", \"content\": \"\", " CALLS_ "}]", "assistant:1 fFalse;"},
+    {"[{\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": null}]", "assistant:aFalse;"},
+    {"[{\"role\": \"assistant\", \"content\": \"a\", \"tool_calls\": [], \"refusal\": \"\"}]", "assistant:aTrue;"},
+    {"[{\"role\": \"user\"}]", "user:False;"},
+};
+
+START_TEST(members_that_say_nothing_count_as_absent_and_a_missing_content_as_empty)
+{
+    struct model m = open_model(of_calls);
+    char *text = text_of_turns(m, sparse_turns[_i].messages);
+    ck_assert_str_eq(text, sparse_turns[_i].expected);
+    free(text);
+    close_model(m);
+}
+END_TEST
+
 START_TEST(arguments_of_tool_calls_become_objects)
 {
     struct model m = open_model("{{ messages[0].tool_calls[0].function.arguments.city }}");
@@ -736,11 +777,45 @@ START_TEST(a_published_template_is_known)
 }
 END_TEST
 
+// Templates that transformers renders with an empty content, although it fails if the content is left out.
+static const char *const published[] = {"Qwen-Qwen3-0.6B",
+                                        "deepseek-ai-DeepSeek-R1-Distill-Llama-8B",
+                                        "Bielik-11B-v3.0-Instruct",
+                                        "mistralai-Ministral-3-14B-Reasoning-2512",
+                                        "meta-llama-Llama-3.1-8B-Instruct",
+                                        "GLM-4.6"};
+
+#define TURNS_(content)                                                                                                \
+    "[{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", " content "\"tool_calls\": [{"               \
+    "\"id\": \"call12345\", \"type\": \"function\", \"function\": {\"name\": \"f\", \"arguments\": \"{}\"}}]}, "       \
+    "{\"role\": \"tool\", \"tool_call_id\": \"call12345\", \"content\": \"42\"}]"
+
+START_TEST(a_published_template_renders_calls_without_content)
+{
+    char *relative = mem_format("chat_templates/%s.jinja", published[_i]), *path = external_data(relative);
+    char *dir = model_create(NULL);
+    struct model m = {.tokenizer = open_dir(dir)};
+    ck_assert_int_eq(chat_template_open(dir, path, &m.chat), STATUS_OK);
+    char *empty = text_of_turns(m, TURNS_("\"content\": \"\", "));
+    char *absent = text_of_turns(m, TURNS_("")), *null = text_of_turns(m, TURNS_("\"content\": null, "));
+    ck_assert_str_eq(absent, empty);
+    ck_assert_str_eq(null, empty);
+    free(null);
+    free(absent);
+    free(empty);
+    close_model(m);
+    scratch_remove(dir);
+    free(path);
+    free(relative);
+}
+END_TEST
+
 SUITE("chat")
 {
     TIMEOUT(60);
     if (external_data_wanted(argc, argv)) {
         TEST(a_published_template_is_known);
+        EACH(a_published_template_renders_calls_without_content, published);
     } else {
         EACH(renders_what_the_template_says, renderings);
         TEST(pins_the_frame_and_the_system_prompt);
@@ -755,6 +830,7 @@ SUITE("chat")
         TEST(named_templates_are_chosen_by_tools);
         TEST(a_folder_has_the_template_for_tools);
         TEST(contents_take_the_form_that_the_template_prints);
+        EACH(members_that_say_nothing_count_as_absent_and_a_missing_content_as_empty, sparse_turns);
         TEST(arguments_of_tool_calls_become_objects);
         TEST(arguments_that_would_take_much_memory_are_refused);
         TEST(a_rendering_takes_at_most_256_mib);

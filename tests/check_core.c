@@ -248,6 +248,24 @@ START_TEST(results_of_a_worker_group_are_checked)
 }
 END_TEST
 
+// The request is at fault only if it has a grammar.
+START_TEST(a_failed_grammar_is_a_fault_of_the_request)
+{
+    struct fake_node *w = attach_worker("w");
+    for (int with = 0; with < 2; with++) {
+        struct client *a = fixture_send(&f, 10, 4);
+        if (with) a->r->spec.sampling.grammar = grammar_spec_of(GRAMMAR_REGEX, mem_string("a"));
+        struct sequence_result step = {.request = a->number, .finished = true, .reason = FINISH_REASON_ERROR};
+        step.error = "a dead end";
+        step.grammar_failed = true;
+        fake_node_forget(w, a->number);
+        core_step(f.c, w->node, &step, 1, f.now_us);
+        ck_ended(a, FINISH_REASON_ERROR, with ? STATUS_INVALID : STATUS_INTERNAL);
+        ck_assert_str_eq(a->message, with ? "a dead end" : "the worker group failed: a dead end");
+    }
+}
+END_TEST
+
 START_TEST(a_long_error_of_a_worker_group_is_cut_between_characters)
 {
     struct fake_node *w = attach_worker("w");
@@ -310,6 +328,7 @@ SUITE("core")
     TEST(a_request_ends_when_its_first_token_misses_the_deadline);
     TEST(late_results_are_ignored);
     TEST(results_of_a_worker_group_are_checked);
+    TEST(a_failed_grammar_is_a_fault_of_the_request);
     TEST(a_long_error_of_a_worker_group_is_cut_between_characters);
     TEST(a_stop_string_ends_the_text_where_the_sink_says);
     TEST(core_free_ends_all_requests);

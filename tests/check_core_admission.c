@@ -45,6 +45,22 @@ START_TEST(requests_that_cannot_be_served_are_refused_with_a_reason)
 }
 END_TEST
 
+// The router's model may have a longer context than any worker group.
+START_TEST(max_tokens_is_reduced_to_the_context_of_the_worker_groups)
+{
+    attach_worker("w");
+    struct client *reduced = fixture_request(&f, 4000, 97), *full = fixture_request(&f, 4096, 1);
+    reduced->r->spec.context.reduces = full->r->spec.context.reduces = true;
+    fixture_submit(&f, reduced);
+    ck_assert_int_eq(reduced->ends, 0);
+    ck_assert_int_eq(reduced->r->spec.sampling.max_tokens, 96);
+    full->r->spec.context.words = CONTEXT_WORDS_ANTHROPIC;
+    fixture_submit(&f, full);
+    ck_ended(full, FINISH_REASON_ERROR, STATUS_OUT_OF_RANGE);
+    ck_assert_str_eq(full->message, "prompt is too long: 4096 tokens > 4095 maximum");
+}
+END_TEST
+
 START_TEST(kept_tokens_must_fit_the_kv_cache)
 {
     struct node_hello hello = fixture_hello(NODE_WORKER, "w");
@@ -138,6 +154,7 @@ SUITE("core_admission")
 {
     FIXTURE(setup, teardown);
     TEST(requests_that_cannot_be_served_are_refused_with_a_reason);
+    TEST(max_tokens_is_reduced_to_the_context_of_the_worker_groups);
     TEST(kept_tokens_must_fit_the_kv_cache);
     TEST(the_queue_is_bounded);
     TEST(each_class_leaves_room_in_the_queue_for_those_above);

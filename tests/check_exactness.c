@@ -39,7 +39,7 @@ struct model {
     struct backend *b;
     struct layer layers[LAYERS];
     struct weight *table, *norm, *head;
-    struct tensor *x, *normed, *qkv, *mixed, *inner, *logits;
+    struct tensor *x, *normed, *qkv, *mixed, *inner, *logits, *last_x, *last_mixed;
 };
 
 struct sequence {
@@ -105,13 +105,26 @@ static void model_open(struct model *m, struct kind kind, int threads)
     m->normed = make_tensor(b, TENSOR_ACTIVATION, MAX_ROWS, HIDDEN);
     m->qkv = make_tensor(b, TENSOR_F32, MAX_ROWS, QKV);
     m->mixed = make_tensor(b, TENSOR_ACTIVATION, MAX_ROWS, HEADS * HEAD_SIZE);
+    m->last_x = make_tensor(b, TENSOR_F32, MAX_ROWS, HIDDEN);
+    m->last_mixed = make_tensor(b, TENSOR_ACTIVATION, MAX_ROWS, HEADS * HEAD_SIZE);
     m->inner = make_tensor(b, TENSOR_ACTIVATION, MAX_ROWS, INNER);
     m->logits = make_tensor(b, TENSOR_F32, MAX_ROWS, VOCABULARY);
 }
 
+static void layer_finish(struct model *m, const struct layer *layer, struct tensor *x, struct tensor *mixed, int rows)
+{
+    struct backend *b = m->b;
+    OK(b->ops->linear(b, x, mixed, layer->o, NULL, LINEAR_ADD, rows));
+    OK(b->ops->rmsnorm(b, m->normed, x, layer->norm2, 1e-5f, NULL, rows));
+    OK(b->ops->linear(b, m->inner, m->normed, layer->gate_up, NULL, LINEAR_SWIGLU, rows));
+    OK(b->ops->linear(b, x, m->inner, layer->down, NULL, LINEAR_ADD, rows));
+}
+
+// Computes the logits of the batch's logit rows. Without a list of logit rows, computes those of all rows.
 static void model_forward(struct model *m, const struct ragged_batch *batch, float *logits, float *importance)
 {
     struct backend *b = m->b;
+    struct tensor *x = m->x;
     int rows = batch->n_rows;
     OK(b->ops->begin(b, batch));
     OK(b->ops->embed(b, m->x, m->table));
@@ -120,13 +133,18 @@ static void model_forward(struct model *m, const struct ragged_batch *batch, flo
         OK(b->ops->rmsnorm(b, m->normed, m->x, layer->norm, 1e-5f, NULL, rows));
         OK(b->ops->linear(b, m->qkv, m->normed, layer->qkv, layer->qkv_bias, LINEAR_STORE, rows));
         OK(b->ops->rope_append(b, l, m->qkv, layer->q_gain, layer->k_gain, 1e-5f));
-        OK(b->ops->attention(b, l, m->mixed, m->qkv));
-        OK(b->ops->linear(b, m->x, m->mixed, layer->o, NULL, LINEAR_ADD, rows));
-        OK(b->ops->rmsnorm(b, m->normed, m->x, layer->norm2, 1e-5f, NULL, rows));
-        OK(b->ops->linear(b, m->inner, m->normed, layer->gate_up, NULL, LINEAR_SWIGLU, rows));
-        OK(b->ops->linear(b, m->x, m->inner, layer->down, NULL, LINEAR_ADD, rows));
+        if (l < LAYERS - 1 || !batch->logit_row) {
+            OK(b->ops->attention(b, l, m->mixed, m->qkv));
+            layer_finish(m, layer, x, m->mixed, rows);
+            continue;
+        }
+        rows = batch->n_logit_rows;
+        OK(b->ops->attention_last(b, l, m->mixed, m->qkv));
+        OK(b->ops->gather_rows(b, m->last_mixed, m->mixed, batch->logit_row, rows));
+        OK(b->ops->gather_rows(b, x = m->last_x, m->x, batch->logit_row, rows));
+        layer_finish(m, layer, x, m->last_mixed, rows);
     }
-    OK(b->ops->rmsnorm(b, m->normed, m->x, m->norm, 1e-5f, NULL, rows));
+    OK(b->ops->rmsnorm(b, m->normed, x, m->norm, 1e-5f, NULL, rows));
     OK(b->ops->linear(b, m->logits, m->normed, m->head, NULL, LINEAR_STORE, rows));
     OK(b->ops->read(b, m->logits, rows, logits));
     if (batch->n_importance_rows) OK(b->ops->importance_read(b, importance));
@@ -233,11 +251,34 @@ static int random_chunk(int left)
     return rows < left ? rows : left;
 }
 
+// Chooses about every eighth row, the last one first. Returns the number of chosen rows.
+static int choose_logit_rows(int rows, int32_t *chosen)
+{
+    int n = 0;
+    for (int row = rows - 1; row >= 0; row--)
+        if (random_below(8) == 0) chosen[n++] = row;
+    return n;
+}
+
+// Compares the logits of a row with those of its sequence alone. chosen: the sequences of the batch.
+static void check_logits(const float *logits, const struct ragged_batch *batch, int row, struct live *const *chosen)
+{
+    int s = 0;
+    while (row >= batch->row_start[s + 1])
+        s++;
+    const struct sequence *q = chosen[s]->sequence;
+    const int at = chosen[s]->done + row - batch->row_start[s];
+    ck_assert_msg(!memcmp(logits, q->logits[at], sizeof q->logits[0]),
+                  "row %d of a sequence of %d: other bits in a batch of %d rows of %d sequences, %d with logits", at,
+                  q->length, batch->n_rows, batch->n_seqs, batch->logit_row ? batch->n_logit_rows : batch->n_rows);
+}
+
 // Runs one batch of random chunks of some running sequences, in random order, and compares it with the sequences alone.
+// Half of the batches have logits of some rows only.
 static void mix_batch(struct mixer *mixer, struct model *m)
 {
     int32_t token[MAX_ROWS], position[MAX_ROWS], start[LIVE + 1] = {0}, kv_len[LIVE], importance_row[LIVE], keys[LIVE];
-    int32_t table[LIVE][SEQUENCE_BLOCKS];
+    int32_t table[LIVE][SEQUENCE_BLOCKS], logit_row[MAX_ROWS];
     static float logits[MAX_ROWS * VOCABULARY], importance[LIVE * MAX_LENGTH];
     struct live *chosen[LIVE];
     int rows = 0, n = 0, n_importance_rows = 0, first = random_below(LIVE);
@@ -269,17 +310,21 @@ static void mix_batch(struct mixer *mixer, struct model *m)
                                  .importance_row = importance_row,
                                  .importance_keys = keys,
                                  .smoothing_window = 13};
+    for (int row = 0; row < rows; row++)
+        logit_row[row] = row;
+    const bool some = random_below(2);
+    const int n_logits = some ? choose_logit_rows(rows, logit_row) : rows;
+    if (some) {
+        batch.logit_row = logit_row;
+        batch.n_logit_rows = n_logits;
+    }
     model_forward(m, &batch, logits, importance);
+    for (int i = 0; i < n_logits; i++)
+        check_logits(logits + i * VOCABULARY, &batch, logit_row[i], chosen);
     const float *found = importance;
     for (int s = 0; s < n; s++) {
         const struct sequence *q = chosen[s]->sequence;
-        int chunk = start[s + 1] - start[s];
-        for (int r = 0; r < chunk; r++)
-            ck_assert_msg(
-                !memcmp(logits + (start[s] + r) * VOCABULARY, q->logits[chosen[s]->done + r], sizeof q->logits[0]),
-                "row %d of a sequence of %d: other bits in a batch of %d rows of %d sequences", chosen[s]->done + r,
-                q->length, rows, n);
-        chosen[s]->done += chunk;
+        chosen[s]->done += start[s + 1] - start[s];
         if (chosen[s]->done < q->length) continue;
         ck_assert_msg(!memcmp(found, q->importance, (size_t)q->importance_keys * sizeof *found), "other importance");
         found += q->importance_keys;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers drawn at random from the masks of a grammar match the grammar, end where the grammar is complete, and
-// continue with the same masks after a replay. Arguments: the file of llguidance, a model's folder.
+// continue with the same masks after a replay. Argument: a model's folder.
 #include <jansson.h>
 #include <regex.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 
 enum { ANSWERS = 200, TOKENS_MAX = 400 };
 
-static const char *file, *model; // the arguments
+static const char *model; // the argument
 static struct tokenizer *tokenizer;
 static struct grammar_library *library;
 static int32_t eos;
@@ -77,7 +77,8 @@ static bool answer(enum grammar_kind kind, const char *text, uint64_t random, bo
     int32_t tokens[TOKENS_MAX];
     bool ended = false;
     while (n < TOKENS_MAX && !(ended = grammar_matcher_is_complete(m))) {
-        ck_assert_int_eq(grammar_matcher_mask(m, mask), STATUS_OK);
+        ck_assert_msg(grammar_matcher_mask(m, mask) == STATUS_OK, "%s after %.*s", status_message(), (int)out->n,
+                      out->data ? out->data : "");
         if (replay) {
             struct grammar_matcher *second = matcher_for(kind, text);
             ck_assert_int_eq(grammar_matcher_accept(second, tokens, n), STATUS_OK);
@@ -189,6 +190,7 @@ START_TEST(a_required_call_is_parsed_as_a_call)
         "\"additionalProperties\":false,\"$defs\":{\"x\":{\"type\":\"boolean\"}}}}}]",
         0, NULL);
     const struct tool_choice choice = {.tools = tools, .name = "g"};
+    json_t *names = json_pack("{s:b,s:b}", "f", 1, "g", 1);
     for (enum output_calls form = OUTPUT_CALLS_HERMES; form <= OUTPUT_CALLS_MISTRAL; form++) {
         const struct output_syntax syntax = {.calls = form};
         for (uint64_t i = 0; i < 20; i++) {
@@ -197,9 +199,9 @@ START_TEST(a_required_call_is_parsed_as_a_call)
             int n_calls = 0;
             ck_assert_int_eq(tool_grammar_create(form, -1, &choice, &spec), STATUS_OK);
             if (answer(spec.kind, spec.text, i, false, &text)) {
-                struct output_parser *parser = output_parser_create(&syntax, false);
+                struct output_parser *parser = output_parser_create(&syntax, false, names);
                 output_parser_push(parser, text.data, text.n, count_calls, &n_calls);
-                output_parser_finish(parser, count_calls, &n_calls);
+                output_parser_finish(parser, false, count_calls, &n_calls);
                 output_parser_free(parser);
                 ck_assert_int_ge(n_calls, 1);
             }
@@ -223,6 +225,54 @@ START_TEST(a_required_call_is_parsed_as_a_call)
     free(mask);
     grammar_matcher_free(m);
     grammar_spec_free(&spec);
+    json_decref(names);
+    json_decref(tools);
+}
+END_TEST
+
+static void count_content(void *user, enum output_kind kind, const char *text, size_t n)
+{
+    int *counts = user;
+    counts[kind] += kind == OUTPUT_CONTENT ? (int)n : 1;
+}
+
+// Of answers that may call tools and have a format, some call and some have the format. Both happen, and nothing else.
+START_TEST(an_answer_with_a_format_is_a_call_or_has_the_format)
+{
+    json_t *tools = json_loads("[{\"type\":\"function\",\"function\":{\"name\":\"g\",\"parameters\":{\"$id\":\"a\","
+                               "\"properties\":{\"x\":{\"$id\":\"b\"}}}}}]",
+                               0, NULL);
+    const struct tool_choice choice = {.tools = tools,
+                                       .format = "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"boolean\"}},"
+                                                 "\"required\":[\"a\"],\"additionalProperties\":false}"};
+    json_t *names = json_pack("{s:b}", "g", 1);
+    for (enum output_calls form = OUTPUT_CALLS_HERMES; form <= OUTPUT_CALLS_MISTRAL; form++) {
+        const struct output_syntax syntax = {.calls = form};
+        int calls = 0, formatted = 0;
+        for (uint64_t i = 0; i < 60; i++) {
+            struct grammar_spec spec;
+            struct bytes text = {0};
+            int counts[OUTPUT_ARGUMENTS + 1] = {0};
+            ck_assert_int_eq(tool_grammar_create(form, -1, &choice, &spec), STATUS_OK);
+            if (answer(spec.kind, spec.text, i, false, &text)) {
+                struct output_parser *parser = output_parser_create(&syntax, false, names);
+                output_parser_push(parser, text.data, text.n, count_content, counts);
+                output_parser_finish(parser, false, count_content, counts);
+                output_parser_free(parser);
+                json_t *object = json_loadb(text.data, text.n, 0, NULL);
+                const bool fits = json_is_boolean(json_object_get(object, "a"));
+                ck_assert_msg(fits != (counts[OUTPUT_CALL] > 0), "%.*s", (int)text.n, text.data);
+                calls += !fits;
+                formatted += fits;
+                json_decref(object);
+            }
+            bytes_free(&text);
+            grammar_spec_free(&spec);
+        }
+        ck_assert_int_gt(calls, 0);
+        ck_assert_int_gt(formatted, 0);
+    }
+    json_decref(names);
     json_decref(tools);
 }
 END_TEST
@@ -444,7 +494,7 @@ static void open_library(void)
     ck_assert_msg(tokenizer_open(model, &tokenizer) == STATUS_OK, "%s", status_message());
     eos = tokenizer_eos(tokenizer);
     const int vocab = tokenizer_vocab_size(tokenizer) + 40;
-    ck_assert_msg(grammar_library_open(file, tokenizer, vocab, &eos, 1, &library) == STATUS_OK, "%s", status_message());
+    ck_assert_msg(grammar_library_open(NULL, tokenizer, vocab, &eos, 1, &library) == STATUS_OK, "%s", status_message());
 }
 
 static void close_library(void)
@@ -455,15 +505,14 @@ static void close_library(void)
 
 static bool has_arguments(int argc)
 {
-    if (argc != 3) printf("skipped: usage: check_grammar LLGUIDANCE MODEL\n");
-    return argc == 3;
+    if (argc != 2) printf("skipped: usage: check_grammar MODEL\n");
+    return argc == 2;
 }
 
 SUITE("grammar")
 {
     SKIP_UNLESS(has_arguments(argc));
-    file = argv[1];
-    model = argv[2];
+    model = argv[1];
     TIMEOUT(60);
     FIXTURE_ONCE(open_library, close_library);
     TEST(answers_are_valid_against_a_schema);
@@ -471,6 +520,7 @@ SUITE("grammar")
     TEST(answers_match_a_grammar);
     TEST(wrong_grammars_are_refused);
     TEST(a_required_call_is_parsed_as_a_call);
+    TEST(an_answer_with_a_format_is_a_call_or_has_the_format);
     TEST(a_recursive_tool_schema_stays_itself);
     TEST(references_to_other_documents_are_refused);
     LOOP(hostile_grammars_take_little_memory, 0, 18);

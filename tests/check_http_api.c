@@ -7,6 +7,7 @@
 #include "lib/identity/key_file.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "proto/inference/kserve.pb-c.h"
+#include "router/front/request/system_turns.h"
 #include "tests/fake_llguidance.h"
 #include "tests/front_fixture.h"
 #include "tests/http_client.h"
@@ -209,6 +210,20 @@ START_TEST(turns_of_one_role_are_rendered_as_one)
 }
 END_TEST
 
+// The template of these tests refuses system turns between others, the demo model's renders them.
+START_TEST(templates_that_render_system_turns_are_found)
+{
+    const char *source = getenv("FOREPACK_SOURCE");
+    char *dir = mem_format("%s/deploy/demo-model/main", source ? source : ".");
+    struct chat_template *demo;
+    ck_assert_int_eq(chat_template_open(dir, NULL, &demo), STATUS_OK);
+    ck_assert(system_turns_rendered(demo, front.tokenizer));
+    ck_assert(!system_turns_rendered(front.chat, front.tokenizer));
+    chat_template_free(demo);
+    free(dir);
+}
+END_TEST
+
 // Clients count tokens to learn whether a prompt fits.
 START_TEST(a_prompt_over_the_context_is_counted)
 {
@@ -220,11 +235,69 @@ START_TEST(a_prompt_over_the_context_is_counted)
     for (int i = 0; i < 3; i++) {
         char *answer = post_ask(paths[i], body);
         const char *count = strstr(answer, i ? "\"count\":" : "\"input_tokens\":");
-        check_answer(answer, i < 2 ? 200 : 400, i < 2 ? "" : "the context holds 512 tokens");
+        check_answer(answer, i < 2 ? 200 : 400, i < 2 ? "" : "maximum context length is 512 tokens. However, ");
         if (i < 2) ck_assert_int_gt(atoi(strchr(count, ':') + 1), CONTEXT);
         free(answer);
     }
     free(body);
+}
+END_TEST
+
+// Client libraries look for the words and the code of their API, and then shorten the conversation.
+START_TEST(a_prompt_over_the_context_is_refused_in_the_words_of_its_api)
+{
+    static const struct {
+        const char *path, *form, *words;
+    } cases[] = {
+        {"/v1/chat/completions", "{\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}",
+         "\"message\":\"This model's maximum context length is 512 tokens. However, the prompt is too long (1032 "
+         "tokens): shorten it\""
+         ",\"type\":\"invalid_request_error\",\"param\":null,\"code\":\"context_length_exceeded\""},
+        {"/v1/completions", "{\"prompt\":\"%s\"}",
+         "maximum context length is 512 tokens. However, the prompt is too long (1025 tokens): shorten it\""},
+        {"/v1/responses", "{\"input\":\"%s\"}", "\"code\":\"context_length_exceeded\""},
+        {"/v1/messages", "{\"max_tokens\":4,\"messages\":[{\"role\":\"user\",\"content\":\"%s\"}]}",
+         "{\"type\":\"error\",\"error\":{\"type\":\"invalid_request_error\",\"message\":\"prompt is too long: 1032 "
+         "tokens > 511 maximum\"}}"},
+    };
+    char words[4 * CONTEXT + 1] = "";
+    for (int i = 0; i < 2 * CONTEXT; i++)
+        memcpy(words + 2 * i, " a", 3);
+    char *body = mem_format(cases[_i].form, words), *answer = post_ask(cases[_i].path, body);
+    check_answer(answer, 400, cases[_i].words);
+    free(answer);
+    free(body);
+}
+END_TEST
+
+static const struct {
+    const char *path, *form, *words;
+} with_images[] = {
+    {"/v1/messages/count_tokens", "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":%s}]}]}",
+     "\"image\",\"source\":{\"type\":\"base64\",\"media_type\":\"image/png\",\"data\":\"AA==\"}"},
+    {"/tokenize", "{\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":%s}]}]}",
+     "\"image_url\",\"image_url\":{\"url\":\"data:image/png;base64,AA==\"}"},
+};
+
+// Returns what the path answers to the form with `part`.
+static char *ask_part(int i, const char *part)
+{
+    char *body = mem_format(with_images[i].form, part), *answer = post_ask(with_images[i].path, body);
+    free(body);
+    return answer;
+}
+
+START_TEST(an_image_is_refused_or_replaced_by_a_text)
+{
+    char *refused = ask_part(_i, with_images[_i].words);
+    check_answer(refused, 400, "--image-text");
+    front.image_text = "[an image]";
+    char *replaced = ask_part(_i, with_images[_i].words), *text = ask_part(_i, "\"text\",\"text\":\"[an image]\"");
+    check_answer(replaced, 200, "");
+    ck_assert_str_eq(strstr(replaced, "\r\n\r\n"), strstr(text, "\r\n\r\n"));
+    free(text);
+    free(replaced);
+    free(refused);
 }
 END_TEST
 
@@ -254,6 +327,14 @@ static const struct {
     {"/v1/completions", "{\"prompt\":[\"Hi\",\"Ho\"],\"structured_outputs\":{\"choice\":[\"a\",\"b\"]}}"},
     {"/v1/responses",
      "{\"input\":\"Hi\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"a\"," SCHEMA_("schema") "}}}"},
+    // A named call, or calls and a format: the answer is a call, or has the format.
+    {"/v1/responses",
+     "{\"input\":\"Hi\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"a\"," SCHEMA_(
+         "schema") "}},"
+                   "\"tool_choice\":{\"type\":\"function\",\"name\":\"f\"},\"tools\":[{\"type\":\"function\"," FUNCTION_
+                   "}]}"},
+    {"/v1/chat/completions", "{" MESSAGES_ ",\"response_format\":{\"type\":\"json_object\"},\"tool_choice\":\"auto\","
+                             "\"tools\":[{\"type\":\"function\",\"function\":{" FUNCTION_ "}}]}"},
     {"/v1/messages", "{\"max_tokens\":4," MESSAGES_ ",\"tool_choice\":{\"type\":\"any\"},"
                      "\"tools\":[{\"name\":\"f\"," SCHEMA_("input_schema") "}]}"},
 };
@@ -316,7 +397,7 @@ static void check_other_call(struct rpc_stream *waiting)
 struct step {
     const int32_t *tokens;
     size_t n;
-    bool last;
+    Forepack__Cluster__V1__Finish finish;
 };
 
 static void event_step(struct core *c, void *arg, int64_t now_us)
@@ -335,7 +416,7 @@ static void event_step(struct core *c, void *arg, int64_t now_us)
     result.token_ids = (uint32_t *)step->tokens;
     result.logprobs = list;
     result.n_token_ids = result.n_logprobs = step->n;
-    if (step->last) result.finish = FOREPACK__CLUSTER__V1__FINISH__FINISH_STOP;
+    result.finish = step->finish;
     Forepack__Cluster__V1__StepResults steps = FOREPACK__CLUSTER__V1__STEP_RESULTS__INIT;
     steps.results = &results;
     steps.n_results = 1;
@@ -348,18 +429,25 @@ static void event_step(struct core *c, void *arg, int64_t now_us)
     sem_post(&done);
 }
 
-// The worker group generates the text, at most `pass` tokens in a pass.
-static void generate(const char *text, size_t pass)
+// The worker group generates the text, at most `pass` tokens in a pass, and ends it.
+static void generate_until(const char *text, size_t pass, Forepack__Cluster__V1__Finish finish)
 {
     int32_t *tokens;
     int n;
     ck_assert_int_eq(tokenizer_encode(front.tokenizer, text, strlen(text), 0, &tokens, &n), STATUS_OK);
     for (size_t at = 0; at < (size_t)n; at += pass) {
         size_t left = (size_t)n - at;
-        struct step step = {tokens + at, left < pass ? left : pass, left <= pass};
+        bool last = left <= pass;
+        struct step step = {tokens + at, last ? left : pass,
+                            last ? finish : FOREPACK__CLUSTER__V1__FINISH__FINISH_NONE};
         run_event(event_step, &step);
     }
     free(tokens);
+}
+
+static void generate(const char *text, size_t pass)
+{
+    generate_until(text, pass, FOREPACK__CLUSTER__V1__FINISH__FINISH_STOP);
 }
 
 // Joins the bytes of the tokens in all "logprobs" lists of a JSON value.
@@ -398,7 +486,7 @@ static const struct {
     {"Hello there", "Hello there"},
     {"<think>why\n</think>Hello<b> there \n", "Hello<b> there \n"}, // held back: it might be a call
     {"<think>why", ""},
-    {"So: <tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "So:"},
+    {"So: <tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "So: "},
     {"<tool_call>{\"nome\": \"f\"} \u00e9\u00e9", "<tool_call>{\"nome\": \"f\"} \u00e9\u00e9"},
 };
 enum { SPLIT_ANSWERS = sizeof split_answers / sizeof *split_answers };
@@ -451,6 +539,198 @@ START_TEST(the_tokens_of_a_streamed_message_have_its_text)
         }
         ck_assert_str_eq(text, split_answers[_i].content);
         ck_assert_str_eq(tokens, text);
+        free(answer);
+    }
+}
+END_TEST
+
+// --- calls that were cut
+
+#define STOP   FOREPACK__CLUSTER__V1__FINISH__FINISH_STOP
+#define LENGTH FOREPACK__CLUSTER__V1__FINISH__FINISH_LENGTH
+
+// Answers as the three APIs give them: content, calls, the reason of the end. In a response, + marks complete items. A
+// message that is not streamed has only complete members of `input`: `whole`, or NULL if that is the same.
+static const struct cut_answer {
+    const char *text, *stop;
+    Forepack__Cluster__V1__Finish finish;
+    const char *chat, *response, *message, *whole;
+} cut_answers[] = {
+    {"So: <tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>\nand\n<tool_call>{\"name\": \"f\", "
+     "\"arguments\": {\"b\": [{\"c\": \"}\"}, {\"d\": \"e",
+     "-", LENGTH, "So: \nand\n f({\"a\": 1}) f({\"b\": [{\"c\": \"}\"}, {\"d\": \"e) length",
+     "So: + f({\"a\": 1})+ \nand\n+ f({\"b\": [{\"c\": \"}\"}, {\"d\": \"e) incomplete",
+     "So:  f({\"a\": 1}) \nand\n f({\"b\": [{\"c\": \"}\"}, {\"d\": \"e) max_tokens",
+     "So:  f({\"a\": 1}) \nand\n f({\"b\": [{\"c\": \"}\"}, {}]}) max_tokens"},
+    {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>\n<tool_call>{\"na", "-", LENGTH,
+     " f({\"a\": 1}) length", "f({\"a\": 1})+ incomplete", "f({\"a\": 1}) max_tokens", NULL},
+    {"So<tool_call>{\"na", "-", LENGTH, "So length", "So+ incomplete", "So max_tokens", NULL},
+    {"<tool_call>{\"name\": \"f\"", "-", LENGTH, " f() length", "f() incomplete", "f() max_tokens", "f({}) max_tokens"},
+    {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}", "-", LENGTH, " f({\"a\": 1}) length",
+     "f({\"a\": 1})+ incomplete", "f({\"a\": 1}) max_tokens", NULL},
+    {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1, \"b\": 2", "-", STOP, " f({\"a\": 1, \"b\": 2) stop",
+     "f({\"a\": 1, \"b\": 2) completed", "f({\"a\": 1, \"b\": 2) end_turn", "f({\"a\": 1, \"b\": 2}) end_turn"},
+    {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1, \"b\": \"x-\"}}</tool_call>", "-", STOP,
+     " f({\"a\": 1, \"b\": \"x) stop", "f({\"a\": 1, \"b\": \"x) completed", "f({\"a\": 1, \"b\": \"x) stop_sequence",
+     "f({\"a\": 1}) stop_sequence"},
+    {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>", "</tool_call>", STOP,
+     " f({\"a\": 1}) tool_calls", "f({\"a\": 1})+ completed", "f({\"a\": 1}) stop_sequence", NULL},
+    {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>", "-", STOP, " f({\"a\": 1}) tool_calls",
+     "f({\"a\": 1})+ completed", "f({\"a\": 1}) tool_use", NULL},
+};
+
+static const char *member(const json_t *object, const char *name)
+{
+    const char *text = json_string_value(json_object_get(object, name));
+    return text ? text : "";
+}
+
+static void add(char *out, const char *format, ...)
+{
+    va_list arguments;
+    va_start(arguments, format);
+    size_t n = strlen(out);
+    ck_assert_int_lt(vsnprintf(out + n, 512 - n, format, arguments), (int)(512 - n));
+    va_end(arguments);
+}
+
+static char *dump(const json_t *value)
+{
+    return json_dumps(value, JSON_PRESERVE_ORDER);
+}
+
+static void describe_chat(const json_t *answer, char *out)
+{
+    const json_t *choice = json_array_get(json_object_get(answer, "choices"), 0), *call;
+    const json_t *message = json_object_get(choice, "message"), *calls = json_object_get(message, "tool_calls");
+    size_t i;
+    add(out, "%s", member(message, "content"));
+    json_array_foreach((json_t *)calls, i, call)
+    {
+        const json_t *function = json_object_get(call, "function");
+        add(out, " %s(%s)", member(function, "name"), member(function, "arguments"));
+    }
+    add(out, " %s", member(choice, "finish_reason"));
+}
+
+static void describe_chat_event(const json_t *event, char *out)
+{
+    const json_t *choice = json_array_get(json_object_get(event, "choices"), 0),
+                 *delta = json_object_get(choice, "delta");
+    const json_t *call = json_array_get(json_object_get(delta, "tool_calls"), 0);
+    const json_t *function = json_object_get(call, "function");
+    static char calls[512];
+    if (json_object_get(delta, "role")) *calls = 0;
+    add(out, "%s", member(delta, "content"));
+    if (json_object_get(function, "name")) add(calls, "%s %s(", *calls ? ")" : "", member(function, "name"));
+    add(calls, "%s", member(function, "arguments"));
+    if (*member(choice, "finish_reason"))
+        add(out, "%s%s %s", calls, *calls ? ")" : "", member(choice, "finish_reason"));
+}
+
+static void describe_item(const json_t *item, char *out)
+{
+    const json_t *part = json_array_get(json_object_get(item, "content"), 0);
+    bool completed = strcmp(member(item, "status"), "completed") == 0;
+    if (part) add(out, "%s", member(part, "text"));
+    if (!part) add(out, "%s(%s)", member(item, "name"), member(item, "arguments"));
+    add(out, completed ? "+ " : " ");
+}
+
+static void describe_response(const json_t *answer, char *out)
+{
+    const json_t *item;
+    size_t i;
+    json_array_foreach(json_object_get(answer, "output"), i, item) describe_item(item, out);
+    add(out, "%s", member(answer, "status"));
+}
+
+// The items of the events and those of the last event are the same.
+static void describe_response_event(const json_t *event, char *out)
+{
+    const char *type = member(event, "type");
+    if (strcmp(type, "response.output_item.done") == 0) describe_item(json_object_get(event, "item"), out);
+    if (strcmp(type, "response.completed") != 0 && strcmp(type, "response.incomplete") != 0) return;
+    char last[512] = "";
+    describe_response(json_object_get(event, "response"), last);
+    add(out, "%s", member(json_object_get(event, "response"), "status"));
+    ck_assert_str_eq(out, last);
+}
+
+static void describe_message(const json_t *answer, char *out)
+{
+    const json_t *block;
+    size_t i;
+    json_array_foreach(json_object_get(answer, "content"), i, block)
+    {
+        char *input = dump(json_object_get(block, "input"));
+        if (input) add(out, "%s(%s) ", member(block, "name"), input);
+        if (!input) add(out, "%s ", member(block, "text"));
+        free(input);
+    }
+    add(out, "%s", member(answer, "stop_reason"));
+}
+
+static void describe_message_event(const json_t *event, char *out)
+{
+    static bool call;
+    const json_t *block = json_object_get(event, "content_block"), *delta = json_object_get(event, "delta");
+    if (block) call = json_object_get(block, "name");
+    if (call && block) add(out, "%s(", member(block, "name"));
+    if (delta) add(out, "%s%s%s", member(delta, "text"), member(delta, "partial_json"), member(delta, "stop_reason"));
+    if (strcmp(member(event, "type"), "content_block_stop") == 0) add(out, call ? ") " : " ");
+}
+
+#define FUNCTION_F "\"name\":\"f\",\"parameters\":{}"
+
+static const struct {
+    const char *path, *body;
+    void (*whole)(const json_t *answer, char *out);
+    void (*event)(const json_t *event, char *out);
+} apis[] = {
+    {"/v1/chat/completions",
+     "{" MESSAGES_ ",\"tools\":[{\"type\":\"function\",\"function\":{" FUNCTION_F "}}],\"stop\":\"%s\",\"stream\":%s}",
+     describe_chat, describe_chat_event},
+    {"/v1/responses",
+     "{\"input\":\"Hi\",\"tools\":[{\"type\":\"function\"," FUNCTION_F "}],\"stop\":\"%s\",\"stream\":%s}",
+     describe_response, describe_response_event},
+    {"/v1/messages",
+     "{\"max_tokens\":400," MESSAGES_ ",\"tools\":[{\"name\":\"f\",\"input_schema\":{}}],\"stop_sequences\":[\"%s\"],"
+     "\"stream\":%s}",
+     describe_message, describe_message_event},
+};
+
+static char *cut_answer_take(const struct cut_answer *c, int api, bool stream)
+{
+    front.chat_syntax.output.calls = OUTPUT_CALLS_HERMES;
+    char *body = mem_format(apis[api].body, c->stop, stream ? "true" : "false");
+    int before = atomic_load(&bins), fd = post_send(apis[api].path, "", body);
+    AWAIT(atomic_load(&bins) > before);
+    generate_until(c->text, 4, c->finish);
+    free(body);
+    return answer_take(fd);
+}
+
+START_TEST(a_cut_call_is_incomplete_in_all_apis)
+{
+    const struct cut_answer *c = &cut_answers[_i];
+    const char *const expected[] = {c->chat, c->response, c->message};
+    for (int api = 0; api < 3; api++) {
+        char whole[512] = "", streamed[512] = "";
+        char *answer = cut_answer_take(c, api, false);
+        check_answer(answer, 200, "\r\n\r\n{");
+        json_t *object = json_of(strstr(answer, "\r\n\r\n{") + 4);
+        apis[api].whole(object, whole);
+        ck_assert_str_eq(whole, api == 2 && c->whole ? c->whole : expected[api]);
+        json_decref(object);
+        free(answer);
+        answer = cut_answer_take(c, api, true);
+        for (const char *at = answer; (at = strstr(at, "data: {")); at++) {
+            json_t *event = json_of(at + 6);
+            apis[api].event(event, streamed);
+            json_decref(event);
+        }
+        ck_assert_str_eq(streamed, expected[api]);
         free(answer);
     }
 }
@@ -590,11 +870,15 @@ SUITE("http_api")
     LOOP(a_deadline_that_has_passed_is_not_tried_again, 0, GENERATIONS);
     TEST(what_may_succeed_later_is_tried_again);
     TEST(turns_of_one_role_are_rendered_as_one);
+    TEST(templates_that_render_system_turns_are_found);
     TEST(a_prompt_over_the_context_is_counted);
+    LOOP(a_prompt_over_the_context_is_refused_in_the_words_of_its_api, 0, 4);
+    EACH(an_image_is_refused_or_replaced_by_a_text, with_images);
     EACH(a_grammar_that_is_compiled_delays_no_other_connection, with_grammar);
     TEST(a_wrong_grammar_is_refused);
     LOOP(the_tokens_of_a_message_have_its_text, 0, SPLIT_ANSWERS);
     LOOP(the_tokens_of_a_streamed_message_have_its_text, 0, SPLIT_ANSWERS);
+    EACH(a_cut_call_is_incomplete_in_all_apis, cut_answers);
     TEST(a_score_belongs_to_its_tenant);
     TEST(a_score_has_a_deadline);
     TEST(a_score_is_not_streamed);

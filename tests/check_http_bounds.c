@@ -148,6 +148,25 @@ START_TEST(an_old_connection_ends_with_its_next_response)
 }
 END_TEST
 
+// Sends a head of `size` bytes with its empty line, and a field that fills it.
+static void expect_of_head(size_t size, const char *start)
+{
+    char head[5000];
+    int n = snprintf(head, sizeof head, "GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\nX: ");
+    memset(head + n, 'a', size - (size_t)n - 4);
+    memcpy(head + size - 4, "\r\n\r\n", 5);
+    expect_answer(head, start, "");
+}
+
+START_TEST(heads_are_bounded)
+{
+    open_server((struct http_server_options){.max_head_bytes = 4096});
+    expect_of_head(4096, "HTTP/1.1 200");
+    expect_of_head(4097, "HTTP/1.1 431");
+    close_server();
+}
+END_TEST
+
 // The time limit of the head does not restart with each byte.
 START_TEST(a_head_in_single_bytes_meets_its_limit)
 {
@@ -207,6 +226,7 @@ SUITE("http_bounds")
     TEST(a_refused_connection_closes_no_idle_one);
     TEST(time_limits_end_slow_requests);
     TEST(an_old_connection_ends_with_its_next_response);
+    TEST(heads_are_bounded);
     TEST(a_head_in_single_bytes_meets_its_limit);
     TEST(half_open_connections_do_not_disturb_others);
 }

@@ -122,8 +122,12 @@ START_TEST(paths_are_decoded_and_queries_left_out)
     open_server((struct http_server_options){0});
     expect_answer("GET /things/a%2Fb%20c?x=1&q=a+b%26c&empty HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
                   "HTTP/1.1 200", "\r\n\r\nGET /things/a/b c");
-    expect_answer("GET http://host:1/things/x HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 200",
+    expect_answer("GET http://host:1/things/x HTTP/1.1\r\nHost: Host:1\r\nConnection: close\r\n\r\n", "HTTP/1.1 200",
                   "\r\n\r\nGET /things/x");
+    expect_answer("GET /things/x/?y HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 200",
+                  "X-Path: /things/x\r\n");
+    expect_answer("GET /hello/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 200", "hello");
+    expect_answer("GET /hello// HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 404", "does not exist");
     expect_answer("GET /things/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 404", "does not exist");
     close_server();
 }

@@ -68,10 +68,13 @@ START_TEST(ids_are_inside_vocabulary_and_context)
     ids[63]++;
     ck_refused(&prompt, STATUS_INVALID, "at index 63 is outside the vocabulary");
     prompt.n_ids = 65;
-    ck_refused(&prompt, STATUS_OUT_OF_RANGE, "the prompt has 65 tokens, the context holds 64");
+    ck_refused(
+        &prompt, STATUS_OUT_OF_RANGE,
+        "This model's maximum context length is 64 tokens. However, the prompt is too long (65 tokens): shorten it");
     front.config.sliding_window = 64;
     ck_refused(&prompt, STATUS_OUT_OF_RANGE,
-               "holds 64 tokens (the sliding_window of the model's config.json): shorten");
+               "is 64 tokens (the sliding_window of the model's config.json). However, the prompt is too long (65 "
+               "tokens): shorten");
     front.config.sliding_window = 0;
 }
 END_TEST
@@ -82,10 +85,15 @@ START_TEST(text_over_the_context_is_refused_early)
     char *bytes = mem_alloc(size);
     memset(bytes, 'x', size);
     struct intake_prompt prompt = {.text = bytes, .text_bytes = size};
-    ck_refused(&prompt, STATUS_OUT_OF_RANGE, "the prompt has over 64 tokens, the context holds 64");
+    ck_refused(&prompt, STATUS_OUT_OF_RANGE, "However, the prompt is too long (over 256 tokens");
     for (size_t i = 0; i < size; i++) // blanks between letters keep pieces short
         if (i % 2) bytes[i] = ' ';
-    ck_refused(&prompt, STATUS_OUT_OF_RANGE, "the prompt has over 64 tokens, the context holds 64");
+    ck_refused(&prompt, STATUS_OUT_OF_RANGE, "However, the prompt is too long (over 256 tokens");
+    prompt.text_bytes = 100; // one token each, and the first of every text
+    ck_refused(&prompt, STATUS_OUT_OF_RANGE,
+               "maximum context length is 64 tokens. However, the prompt is too long (101 tokens");
+    prompt.words = CONTEXT_WORDS_ANTHROPIC;
+    ck_refused(&prompt, STATUS_OUT_OF_RANGE, "prompt is too long: 101 tokens > 63 maximum");
     prompt.text_bytes = 3;
     bytes[0] = (char)0xff;
     ck_refused(&prompt, STATUS_INVALID, "text is not UTF-8: byte 0 is wrong");
@@ -105,7 +113,7 @@ START_TEST(messages_no_prompt_needs_are_not_read)
     ck_assert_uint_ge(limit, 64 * tokenizer_longest_piece_bytes(front.tokenizer));
     ck_assert_uint_le(limit, 2 << 20);
     ck_assert_int_eq(intake_refuse_size(&front, limit + 1), STATUS_OUT_OF_RANGE);
-    ck_assert_ptr_nonnull(strstr(status_message(), "the context holds 64 tokens: shorten it"));
+    ck_assert_ptr_nonnull(strstr(status_message(), "maximum context length is 64 tokens. However, the message has"));
 }
 END_TEST
 

@@ -227,10 +227,11 @@ START_TEST(numbers_out_of_range_are_refused_by_name)
         {"{\"max_completion_tokens\":0}", "max_completion_tokens 0: must be 1 or more"},
         {"{\"min_tokens\":-5}", "min_tokens -5: must be 0 or more"},
         {"{\"min_tokens\":5,\"max_tokens\":4}", "min_tokens 5: must be at most max_tokens (4)"},
-        {"{\"temperature\":-0.5}", "temperature -0.5: must be from 0 to 100"},
-        {"{\"temperature\":1e300}", "temperature 1e+300: must be from 0 to 100"},
+        {"{\"temperature\":-0.5}", "temperature -0.5: must be from 0 to 2"},
+        {"{\"temperature\":9}", "temperature 9: must be from 0 to 2"},
+        {"{\"temperature\":1e300}", "temperature 1e+300: must be from 0 to 2"},
         {"{\"top_k\":-2}", "top_k -2: must be 0 or more"},
-        {"{\"top_p\":0}", "top_p 0: must be over 0 and at most 1"},
+        {"{\"top_p\":-0.1}", "top_p -0.1: must be over 0 and at most 1"},
         {"{\"min_p\":2}", "min_p 2: must be from 0 to 1"},
         {"{\"repetition_penalty\":0}", "repetition_penalty 0: must be over 0 and at most 100"},
         {"{\"presence_penalty\":3}", "presence_penalty 3: must be from -2 to 2"},
@@ -248,14 +249,19 @@ START_TEST(numbers_out_of_range_are_refused_by_name)
         {"{\"guided_json\":3}", "guided_json: must be a JSON schema"},
         {"{\"guided_regex\":[]}", "guided_regex: must be a string without U+0000"},
         {"{\"guided_choice\":[\"\"]}", "guided_choice: must be a list of strings that are not empty"},
-        {"{\"guided_choice\":[\"a\"],\"guided_regex\":\"a\"}", "guided_choice: not allowed together with guided_regex"},
+        {"{\"guided_choice\":[\"a\"],\"guided_regex\":\"b\"}", "guided_choice: not allowed together with guided_regex"},
         {"{\"structured_outputs\":{\"regex\":\"a\"},\"response_format\":{\"type\":\"json_object\"}}",
          "response_format: not allowed together with structured_outputs"},
         {"{\"response_format\":{\"type\":\"xml\"}}",
          "response_format.type 'xml': must be text, json_object or json_schema"},
         {"{\"response_format\":{\"type\":\"json_schema\",\"json_schema\":{}}}",
          "response_format.json_schema.schema: must be an object"},
-        {"{\"stream_options\":{}}", "stream_options: only with stream true"},
+        {"{\"structured_outputs\":{\"grammar\":\"a\"},\"guided_grammar\":\"b\"}",
+         "structured_outputs: not allowed together with guided_grammar, which differs"},
+        {"{\"max_tokens\":2.5}", "max_tokens: must be a whole number"},
+        {"{\"max_tokens\":1e300}", "max_tokens: must be a whole number"},
+        {"{\"max_tokens\":3000000000.0}", "max_tokens 3000000000: must be from 1 to 2147483647"},
+        {"{\"stream_options\":5}", "stream_options: must be an object"},
         {"{\"stream\":true,\"stream_options\":{\"include_usage\":1}}", "include_usage: must be true or false"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
@@ -283,6 +289,63 @@ START_TEST(unsupported_parameters_are_refused_unless_they_are_harmless)
     for (size_t i = 0; i < sizeof harmless / sizeof *harmless; i++) {
         struct json_generation g;
         ck_assert_msg(generation_read(harmless[i], &g) == STATUS_OK, "%s: %s", harmless[i], status_message());
+        json_generation_fini(&g);
+    }
+}
+END_TEST
+
+// Reads a body that is accepted.
+static struct json_generation accept(const char *text)
+{
+    struct json_generation g;
+    ck_assert_msg(generation_read(text, &g) == STATUS_OK, "%s: %s", text, status_message());
+    return g;
+}
+
+// Clients in languages without integers send 2.0.
+START_TEST(a_whole_number_may_have_a_fraction_of_zero)
+{
+    struct json_generation g = accept("{\"max_tokens\":2.0,\"n\":3.0,\"seed\":-1.0,\"top_k\":-1.0,\"min_tokens\":1.0,"
+                                      "\"stop_token_ids\":[9.0],\"pinned\":[[2.0,4.0]],\"chunk_tokens\":16.0,"
+                                      "\"ttft_deadline_ms\":5e2}");
+    ck_assert_uint_eq(g.sampling.max_tokens, 2);
+    ck_assert_int_eq(g.n, 3);
+    ck_assert_uint_eq(g.sampling.seed, UINT64_MAX);
+    ck_assert_int_eq(g.sampling.stop_ids[0], 9);
+    ck_assert_uint_eq(g.pinned[0].last, 4);
+    ck_assert_uint_eq(g.message.ttft_deadline_ms, 500);
+    json_generation_fini(&g);
+}
+END_TEST
+
+START_TEST(top_p_zero_leaves_the_most_likely_token)
+{
+    struct json_generation g = accept("{\"top_p\":0,\"top_k\":5}");
+    ck_assert_uint_eq(g.message.sampling->top_k, 1);
+    ck_assert(g.sampling.top_p == 1);
+    json_generation_fini(&g);
+}
+END_TEST
+
+START_TEST(options_of_a_stream_have_no_effect_without_one)
+{
+    struct json_generation g = accept("{\"stream\":false,\"stream_options\":{\"include_usage\":true}}");
+    ck_assert(!g.stream);
+    json_generation_fini(&g);
+}
+END_TEST
+
+START_TEST(equal_grammars_in_two_fields_are_one_grammar)
+{
+    static const char *const bodies[] = {
+        "{\"structured_outputs\":{\"grammar\":\"start: \\\"a\\\"\"},\"guided_grammar\":\"start: \\\"a\\\"\"}",
+        "{\"structured_outputs\":{\"regex\":\"a+\"},\"guided_regex\":\"a+\"}",
+        "{\"structured_outputs\":{\"choice\":[\"a\",\"b\"]},\"guided_choice\":[\"a\",\"b\"]}",
+        "{\"guided_json\":{\"type\":\"object\"},\"response_format\":{\"type\":\"json_object\"}}",
+    };
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+        struct json_generation g = accept(bodies[i]);
+        ck_assert_int_ne(g.sampling.grammar.kind, GRAMMAR_NONE);
         json_generation_fini(&g);
     }
 }
@@ -402,6 +465,10 @@ SUITE("json_request")
     TEST(every_field_takes_its_type);
     TEST(numbers_out_of_range_are_refused_by_name);
     TEST(unsupported_parameters_are_refused_unless_they_are_harmless);
+    TEST(a_whole_number_may_have_a_fraction_of_zero);
+    TEST(top_p_zero_leaves_the_most_likely_token);
+    TEST(options_of_a_stream_have_no_effect_without_one);
+    TEST(equal_grammars_in_two_fields_are_one_grammar);
     TEST(fields_arrive_in_the_message);
     TEST(max_completion_tokens_wins_over_max_tokens_zero);
 

@@ -15,9 +15,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/peer_budget.h"
-#include "lib/net/core.h"
+#include "lib/net/server.h"
+#include "lib/net/socket.h"
 #include "tests/suite.h"
 
 enum { TIMEOUT_MS = 60000, CALLS = 5, BLOCK_BYTES = 16384, CALL_BYTES = 8192, HEADERS_MAX = 128 };
@@ -119,14 +121,22 @@ static SSL *ssl_open(int fd)
     return ssl;
 }
 
-static struct client client_open(void)
+static const char greeting[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"; // with empty SETTINGS
+
+// Connects, with a handshake on a port with TLS, and sends nothing else.
+static struct client client_connect(void)
 {
-    static const char greeting[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\4\0\0\0\0\0"; // with empty SETTINGS
     struct client c = {.fd = connect_from(1)};
     if (context) {
         c.ssl = ssl_open(c.fd);
         ck_assert_int_eq(SSL_connect(c.ssl), 1);
     }
+    return c;
+}
+
+static struct client client_open(void)
+{
+    struct client c = client_connect();
     ck_assert(client_write(&c, greeting, sizeof greeting - 1));
     return c;
 }
@@ -179,13 +189,20 @@ static bool is_served(struct client *c)
     return false;
 }
 
+static size_t frame_write(uint8_t *to, int type, int flags, uint32_t id, const void *payload, size_t size)
+{
+    const uint8_t head[9] = {(uint8_t)(size >> 16), (uint8_t)(size >> 8), (uint8_t)size,
+                             (uint8_t)type,         (uint8_t)flags,       (uint8_t)(id >> 24),
+                             (uint8_t)(id >> 16),   (uint8_t)(id >> 8),   (uint8_t)id};
+    memcpy(to, head, sizeof head);
+    if (size) memcpy(to + sizeof head, payload, size);
+    return sizeof head + size;
+}
+
 static bool frame(struct client *c, int type, int flags, uint32_t id, const void *payload, size_t size)
 {
-    uint8_t bytes[9 + 16384] = {(uint8_t)(size >> 16), (uint8_t)(size >> 8), (uint8_t)size,
-                                (uint8_t)type,         (uint8_t)flags,       (uint8_t)(id >> 24),
-                                (uint8_t)(id >> 16),   (uint8_t)(id >> 8),   (uint8_t)id};
-    if (size) memcpy(bytes + 9, payload, size);
-    return client_write(c, bytes, 9 + size);
+    uint8_t bytes[9 + 16384];
+    return client_write(c, bytes, frame_write(bytes, type, flags, id, payload, size));
 }
 
 // --- header blocks
@@ -253,6 +270,78 @@ static void expect_end(struct client *c, const char *text)
     client_close(c);
 }
 
+// C-core greets with SETTINGS that are not empty, so an empty SETTINGS frame shows that C-core never had the
+// connection.
+START_TEST(a_connection_in_its_first_header_block_does_not_reach_c_core)
+{
+    static const char sentence[] = "a frame is malformed";
+    char answer[512];
+    size_t n = 0;
+    server_open(_i, false);
+    struct client c = client_connect(), later;
+    struct block b = block_of("/t/Wait");
+    uint8_t first[1024]; // one write, because C-core may have a connection whose SETTINGS are complete
+    memcpy(first, greeting, sizeof greeting - 1);
+    size_t n_first = sizeof greeting - 1;
+    n_first += frame_write(first + n_first, HEADERS, 0, 1, b.bytes, b.size);
+    ck_assert(client_write(&c, first, n_first));
+    later = client_open(); // C-core serves it after connections that it got earlier
+    ck_assert(is_served(&later));
+    ck_assert(frame(&c, PUSH_PROMISE, 0, 1, NULL, 0));
+    for (ssize_t more; (more = client_read(&c, answer + n, sizeof answer - n)) > 0;)
+        n += (size_t)more;
+    ck_assert_uint_eq(n, 9 + 9 + 8 + sizeof sentence - 1); // SETTINGS and GOAWAY
+    ck_assert_mem_eq(answer, "\0\0\0\4\0\0\0\0\0", 9);
+    ck_assert_mem_eq(answer + n - (sizeof sentence - 1), sentence, sizeof sentence - 1);
+    client_close(&later);
+    client_close(&c);
+    server_close();
+}
+END_TEST
+
+START_TEST(first_bytes_may_arrive_one_by_one)
+{
+    server_open(_i, false);
+    struct client c = client_connect();
+    struct block b = block_of("/t/Echo");
+    const uint8_t head[9] = {0, 0, (uint8_t)b.size, HEADERS, END_HEADERS, 0, 0, 0, 1};
+    for (size_t i = 0; i < sizeof greeting - 1; i++)
+        ck_assert(client_write(&c, greeting + i, 1));
+    for (size_t i = 0; i < sizeof head; i++)
+        ck_assert(client_write(&c, head + i, 1));
+    for (size_t i = 0; i < b.size; i++)
+        ck_assert(client_write(&c, b.bytes + i, 1));
+    ck_assert(frame(&c, DATA, END_STREAM, 1, "\0\0\0\0\5hello", 10));
+    client_await(&c, "\0\0\0\0\5hello", 10);
+    client_close(&c);
+    server_close();
+}
+END_TEST
+
+// Sends more first bytes than the listener reads at once: calls that echo messages, whose windows have room for all.
+START_TEST(first_bytes_may_be_many)
+{
+    enum { MESSAGE_BYTES = 15000, N = 4 }; // C-core's window for a connection has 65,535 bytes at the start
+    static uint8_t bytes[70000], message[5 + MESSAGE_BYTES] = {0, 0, 0, MESSAGE_BYTES >> 8, MESSAGE_BYTES & 255};
+    struct block b = block_of("/t/Echo"), large = block_of("/t/Wait");
+    size_t n = sizeof greeting - 1;
+    block_add(&large, "x", 6000, NULL);
+    memcpy(bytes, greeting, n);
+    n += frame_write(bytes + n, HEADERS, END_HEADERS, 1, large.bytes, large.size);
+    for (uint32_t id = 3; id < 3 + 2 * N; id += 2) {
+        n += frame_write(bytes + n, HEADERS, END_HEADERS, id, b.bytes, b.size);
+        n += frame_write(bytes + n, DATA, END_STREAM, id, message, sizeof message);
+    }
+    ck_assert_uint_gt(n, 65536);
+    server_open(_i, false);
+    struct client c = client_connect();
+    ck_assert(client_write(&c, bytes, n));
+    ck_assert(is_served(&c));
+    client_close(&c);
+    server_close();
+}
+END_TEST
+
 START_TEST(header_blocks_are_bounded)
 {
     server_open(_i, false);
@@ -272,17 +361,56 @@ START_TEST(header_blocks_are_bounded)
 }
 END_TEST
 
-// Expects that the call is refused and its connection continues. C-core does not count the pseudo-headers here.
+// Expects that a call above the limit is refused and its connection continues. C-core does not count the pseudo-headers
+// here, nor "te" and "content-type".
 START_TEST(metadata_of_a_call_is_bounded)
 {
     server_open(_i, false);
     struct client c = client_open();
-    struct block b = block_of("/t/Wait");
-    block_add(&b, "x", CALL_BYTES - 33 + 1, NULL);
-    ck_assert(block_send(&c, &b, 1));
-    client_await(&c, "the metadata of a call has at most 8 KiB", 40);
+    for (uint32_t more = 0; more < 2; more++) {
+        struct block b = block_of("/t/Echo");
+        block_add(&b, "x", CALL_BYTES - 33 + more, NULL);
+        ck_assert(block_send(&c, &b, 1 + 2 * more));
+        if (!more) ck_assert(frame(&c, DATA, END_STREAM, 1, "\0\0\0\0\5hello", 10));
+        client_await(&c, more ? "the metadata of a call has at most 8 KiB" : "\0\0\0\0\5hello", more ? 40 : 10);
+    }
     ck_assert(is_served(&c));
     client_close(&c);
+    server_close();
+}
+END_TEST
+
+// Begins a header block and expects that it may stay unfinished for NET_UNFINISHED_US, and not longer. `first`: these
+// are the connection's first headers, which C-core has not got yet.
+static void expect_time_of_headers(bool first)
+{
+    struct client c = client_open();
+    struct block b = block_of("/t/Wait");
+    struct pollfd end = {.fd = c.fd, .events = POLLIN};
+    if (!first) ck_assert(is_served(&c));
+    for (int late = 0; late < 2; late++) {
+        int64_t begin_us = clock_now_us();
+        ck_assert(frame(&c, HEADERS, 0, late ? 3 : 1, b.bytes, b.size));
+        if (late) break;
+        net_sockets_expire(server->sockets, begin_us + NET_UNFINISHED_US);
+        ck_assert(frame(&c, CONTINUATION, END_HEADERS, 1, NULL, 0));
+        ck_assert(is_served(&c));
+        net_sockets_expire(server->sockets, begin_us + 2 * NET_UNFINISHED_US); // nothing is unfinished
+        ck_assert(is_served(&c));
+    }
+    do // until the server has received the block
+        net_sockets_expire(server->sockets, clock_now_us() + NET_UNFINISHED_US + 1);
+    while (poll(&end, 1, 1) == 0);
+    char byte;
+    ck_assert_int_le(client_read(&c, &byte, 1), 0);
+    client_close(&c);
+}
+
+START_TEST(unfinished_headers_have_a_time)
+{
+    server_open(_i, false);
+    expect_time_of_headers(true);
+    expect_time_of_headers(false);
     server_close();
 }
 END_TEST
@@ -402,27 +530,38 @@ START_TEST(an_address_has_one_handshake_at_a_time)
 }
 END_TEST
 
-// More concurrent handshakes than the listener allows end the oldest, and another client is served.
+// Completes a handshake from another address.
+static void shake_hands(void)
+{
+    int fd = connect_from(2);
+    SSL *ssl = ssl_open(fd);
+    ck_assert_int_eq(SSL_connect(ssl), 1);
+    SSL_free(ssl);
+    close(fd);
+}
+
+// One handshake more than the listener allows ends the oldest, and the new one goes on.
 START_TEST(concurrent_handshakes_are_bounded)
 {
-    enum { HANDSHAKES = 530 };
+    enum { HANDSHAKES = 512 };
     static int fd[HANDSHAKES];
     char byte;
     server_open_with(true, false, 0);
     for (int i = 0; i < HANDSHAKES; i++) {
+        if (i == HANDSHAKES - 1) { // the next one is the last that the listener allows
+            shake_hands();
+            ck_assert_int_eq(recv(fd[0], &byte, 1, MSG_DONTWAIT), -1);
+            ck_assert_int_eq(errno, EAGAIN);
+        }
         fd[i] = connect_from(1);
         ck_assert_int_eq(write(fd[i], "\x16\x03\x01\x02", 5), 5); // the start of a long record
     }
+    shake_hands();
     struct pollfd oldest = {.fd = fd[0], .events = POLLIN};
     ck_assert_int_eq(poll(&oldest, 1, 8000), 1); // less than the 10 s that a handshake may take
     ck_assert_int_le(recv(fd[0], &byte, 1, 0), 0);
-    ck_assert_int_eq(recv(fd[HANDSHAKES - 1], &byte, 1, MSG_DONTWAIT), -1); // the newest goes on
+    ck_assert_int_eq(recv(fd[1], &byte, 1, MSG_DONTWAIT), -1);
     ck_assert_int_eq(errno, EAGAIN);
-    int other = connect_from(2);
-    SSL *served = ssl_open(other);
-    ck_assert_int_eq(SSL_connect(served), 1);
-    SSL_free(served);
-    close(other);
     for (int i = 0; i < HANDSHAKES; i++)
         close(fd[i]);
     server_close();
@@ -444,6 +583,35 @@ static bool ask(const char *key)
     rpc_channel_close(channel);
     return served;
 }
+
+static int n_peers_ended;
+
+static void count_end(struct peer *peer)
+{
+    n_peers_ended++;
+}
+
+START_TEST(a_budget_holds_its_bytes_and_no_more)
+{
+    enum { MOST = 1000 };
+    const enum peer_class class = _i ? PEER_UNPROVEN : PEER_PROVEN;
+    struct peer first = {.end = count_end}, second = {.end = count_end};
+    peer_budgets_set(class == PEER_UNPROVEN ? MOST : 2 * MOST, class == PEER_PROVEN ? MOST : 2 * MOST);
+    n_peers_ended = 0;
+    peer_join(&first, class);
+    peer_join(&second, class);
+    peer_hold(&first, MOST / 2 + 1);
+    peer_hold(&second, MOST / 2 - 1);
+    ck_assert_int_eq(n_peers_ended, 0);
+    peer_hold(&second, MOST / 2);
+    ck_assert_int_eq(n_peers_ended, 1);
+    ck_assert(first.ended);
+    ck_assert(!second.ended);
+    peer_leave(&first);
+    peer_leave(&second);
+    peer_budgets_set(PEER_UNPROVEN_BYTES, PEER_PROVEN_BYTES);
+}
+END_TEST
 
 // Opens connections that leave messages unfinished until the budget of `class` is used up.
 START_TEST(the_busiest_connection_is_closed)
@@ -501,14 +669,19 @@ SUITE("net_hostile")
     const int modes = make_certificates() ? 2 : 1; // without TLS, with TLS
     FIXTURE_ONCE(NULL, remove_certificates);
     NO_FORK(); // gRPC has threads
+    LOOP(a_connection_in_its_first_header_block_does_not_reach_c_core, 0, modes);
+    LOOP(first_bytes_may_arrive_one_by_one, 0, modes);
+    LOOP(first_bytes_may_be_many, 0, modes);
     LOOP(header_blocks_are_bounded, 0, modes);
     LOOP(metadata_of_a_call_is_bounded, 0, modes);
+    LOOP(unfinished_headers_have_a_time, 0, modes);
     LOOP(the_number_of_headers_is_bounded, 0, modes);
     LOOP(concurrent_calls_are_bounded, 0, modes);
     LOOP(calls_one_after_another_are_not_bounded, 0, modes);
     LOOP(a_header_block_without_end_is_closed, 0, modes);
     LOOP(frames_that_carry_nothing_are_bounded, 0, modes);
     LOOP(another_protocol_is_refused, 0, modes);
+    LOOP(a_budget_holds_its_bytes_and_no_more, 0, 2);
     LOOP(the_busiest_connection_is_closed, 0, 2);
     if (modes == 2) {
         TEST(an_address_has_one_handshake_at_a_time);

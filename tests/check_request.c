@@ -432,18 +432,34 @@ static void ck_bias_refused(enum status status, const char *sentence, struct req
     options_free(options);
 }
 
+START_TEST(max_tokens_is_reduced_to_what_the_context_holds)
+{
+    const struct model_config config = {.max_context = 64};
+    const struct context_policy reduces = {.words = CONTEXT_WORDS_ANTHROPIC, .reduces = true};
+    struct sampling s = {.max_tokens = 100};
+    ck_assert_int_eq(sampling_resolve(&s, 63, &config, 16, "max_tokens", &reduces), STATUS_OK);
+    ck_assert_int_eq(s.max_tokens, 1);
+    s = (struct sampling){.max_tokens = 100, .min_tokens = 5};
+    ck_assert_int_eq(sampling_resolve(&s, 60, &config, 16, "max_tokens", &reduces), STATUS_OUT_OF_RANGE);
+    ck_assert_int_eq(sampling_resolve(&s, 64, &config, 16, "max_tokens", &reduces), STATUS_OUT_OF_RANGE);
+    ck_assert_str_eq(status_message(), "prompt is too long: 64 tokens > 63 maximum");
+}
+END_TEST
+
 START_TEST(a_context_that_ends_with_the_window_names_it)
 {
     struct model_config config = {.max_context = 64, .sliding_window = 64};
     struct sampling s = {.max_tokens = 60};
-    ck_assert_int_eq(sampling_resolve(&s, 4, &config, 16, "max_tokens"), STATUS_OK);
-    ck_assert_int_eq(sampling_resolve(&s, 5, &config, 16, "max_tokens"), STATUS_OUT_OF_RANGE);
+    const struct context_policy refuses = {0};
+    ck_assert_int_eq(sampling_resolve(&s, 4, &config, 16, "max_tokens", &refuses), STATUS_OK);
+    ck_assert_int_eq(sampling_resolve(&s, 5, &config, 16, "max_tokens", &refuses), STATUS_OUT_OF_RANGE);
     ck_assert_ptr_nonnull(strstr(status_message(), "over the context of 64 (the sliding_window of the model's "
                                                    "config.json): lower max_tokens to 59 or shorten"));
-    ck_assert_int_eq(sampling_resolve(&s, 64, &config, 16, "max_tokens"), STATUS_OUT_OF_RANGE);
-    ck_assert_ptr_nonnull(strstr(status_message(), "holds 64 (the sliding_window of the model's config.json) with"));
+    ck_assert_int_eq(sampling_resolve(&s, 64, &config, 16, "max_tokens", &refuses), STATUS_OUT_OF_RANGE);
+    ck_assert_ptr_nonnull(
+        strstr(status_message(), "length is 64 tokens (the sliding_window of the model's config.json). However"));
     config.max_context = 63;
-    ck_assert_int_eq(sampling_resolve(&s, 64, &config, 16, "max_tokens"), STATUS_OUT_OF_RANGE);
+    ck_assert_int_eq(sampling_resolve(&s, 64, &config, 16, "max_tokens", &refuses), STATUS_OUT_OF_RANGE);
     ck_assert_ptr_null(strstr(status_message(), "sliding_window"));
 }
 END_TEST
@@ -504,6 +520,7 @@ SUITE("request")
     TEST(auto_chunks_arrive_as_a_word);
     TEST(numbers_of_a_client_outside_the_range_are_refused);
     TEST(fields_outside_the_tables_arrive);
+    TEST(max_tokens_is_reduced_to_what_the_context_holds);
     TEST(a_context_that_ends_with_the_window_names_it);
     TEST(a_logit_bias_flag_arrives);
     TEST(a_logit_bias_in_a_row_arrives);

@@ -23,7 +23,8 @@ struct world {
     struct service *service;
     int tokens[IDS], ends[IDS];
     char error[256];
-    int compiled; // grammars before the test
+    Forepack__Cluster__V1__Finish finish; // of the last sequence that failed
+    int compiled;                         // grammars before the test
 
     pthread_mutex_t mutex; // guards `woken`
     pthread_cond_t changed;
@@ -38,7 +39,9 @@ static void receive(void *arg, const Forepack__Cluster__V1__NodeMessage *message
         ck_assert_int_eq(w->ends[r->request], 0);
         w->tokens[r->request] += (int)r->n_token_ids;
         w->ends[r->request] += r->finish != FOREPACK__CLUSTER__V1__FINISH__FINISH_NONE;
-        if (r->finish == FOREPACK__CLUSTER__V1__FINISH__FINISH_ERROR) strncpy(w->error, r->error, sizeof w->error - 1);
+        if (r->finish < FOREPACK__CLUSTER__V1__FINISH__FINISH_ERROR) continue;
+        w->finish = r->finish;
+        strncpy(w->error, r->error, sizeof w->error - 1);
     }
 }
 
@@ -234,6 +237,22 @@ START_TEST(a_refused_grammar_ends_its_sequences_alone)
 }
 END_TEST
 
+START_TEST(a_dead_end_is_a_fault_of_the_grammar)
+{
+    struct world *w = open_world();
+    send_sequence(w, 0, "dead end");
+    send_sequence(w, 1, "good");
+    run_dry(w);
+    check_done(w, 1);
+    ck_assert_int_eq(w->tokens[0], 1);
+    ck_assert_int_eq(w->ends[0], 1);
+    ck_assert_int_eq(w->finish, FOREPACK__CLUSTER__V1__FINISH__FINISH_GRAMMAR);
+    ck_assert_str_eq(w->error, "structured output: after 1 tokens the grammar has a dead end: it is not complete, but "
+                               "allows no next token");
+    close_world(w);
+}
+END_TEST
+
 START_TEST(a_cancelled_sequence_has_no_results)
 {
     struct world *w = open_world();
@@ -285,6 +304,7 @@ SUITE("worker grammars")
     TEST(other_sequences_do_not_wait_for_a_grammar);
     TEST(equal_grammars_that_wait_together_are_compiled_once);
     TEST(a_refused_grammar_ends_its_sequences_alone);
+    TEST(a_dead_end_is_a_fault_of_the_grammar);
     TEST(a_cancelled_sequence_has_no_results);
     TEST(dropped_sequences_may_come_again);
 }

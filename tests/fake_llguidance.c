@@ -15,7 +15,7 @@ struct llg_tokenizer {
 struct llg_matcher {
     const char *error;
     uint32_t steps, step; // for a grammar "steps N"; 0: another grammar
-    bool hangs;
+    bool hangs, is_dead_end;
 };
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
@@ -110,7 +110,8 @@ struct llg_matcher *llg_new_matcher(const struct llg_init *init, const char *kin
     compiled++;
     pthread_mutex_unlock(&mutex);
     struct llg_matcher matcher = {.error = strcmp(text, "bad") ? NULL : "the grammar is bad",
-                                  .hangs = strcmp(text, "hang") == 0};
+                                  .hangs = strcmp(text, "hang") == 0,
+                                  .is_dead_end = strcmp(text, "dead end") == 0};
     if (strncmp(text, "steps ", 6) == 0) matcher.steps = (uint32_t)atoi(text + 6);
     return matcher_new(matcher);
 }
@@ -148,6 +149,10 @@ int32_t llg_matcher_compute_mask_into(struct llg_matcher *matcher, uint32_t *mas
 {
     while (matcher->hangs)
         pause();
+    if (matcher->is_dead_end && matcher->step) {
+        matcher->error = "NoExtensionBias";
+        return -1;
+    }
     memset(mask, 0xff, bytes);
     for (uint32_t token = 0; token < 8 * bytes; token++)
         if (!matcher_allows(matcher, token)) mask[token / 32] &= ~(UINT32_C(1) << token % 32);

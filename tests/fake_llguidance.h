@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A shared library with the functions of llguidance that Forepack uses. Every grammar allows every token; the text
 // "bad" is refused. Compiling waits while the test says so. The text "steps N" is a grammar of N tokens, each with its
-// own mask, which allows four of every five tokens. Masks of the text "hang" take for ever. Any thread may call these
+// own mask, which allows four of every five tokens. Masks of the text "hang" take for ever. The text "dead end" allows
+// one token, and has no mask after it. Any thread may call these
 // functions.
 #pragma once
 

@@ -6,6 +6,7 @@ set -euo pipefail
 
 work=$(mktemp -d "${TMPDIR:-/tmp}/forepack package XXXXXX") # a path with a space, on purpose
 cluster=
+guided=()
 clean_up() {
     [ -z "$cluster" ] || { kill "$cluster" 2>/dev/null && wait "$cluster" || true; }
     rm -rf "$work"
@@ -39,6 +40,14 @@ done
 [ -s "$work/installed/share/forepack/shapes/llama-3.1-8b.json" ] || fail "no shapes"
 
 demo=$work/installed/share/forepack/demo-model
+# Structured output, if llguidance was installed before the build was: the library and its licence belong together.
+if [ -e "$FOREPACK_BUILD/../llguidance/libllguidance.so" ]; then
+    [ -s "$work"/installed/lib*/forepack/libllguidance.so ] || fail "llguidance is not installed"
+    grep -q "MIT License" "$work"/installed/share/doc/forepack/llguidance.LICENSE || fail "no licence of llguidance"
+    guided=(--guided-regex 'yes|no')
+fi
+[ -x "$work/installed/share/forepack/llguidance.sh" ] || fail "no llguidance.sh"
+
 tokens() { jq -e '.token_ids | length' "$1"; }
 "$bin/forepack" generate --model "$demo/main" --prompt Hello --max-tokens 3 --ignore-eos --json >"$work/alone.json"
 [ "$(tokens "$work/alone.json")" = 3 ] || fail "generate --model: $(cat "$work/alone.json")"
@@ -54,6 +63,10 @@ done
 grep -q ^ready: "$work/up.log" || { cat "$work/up.log" >&2; fail "forepack up does not start from an installed tree"; }
 "$bin/forepack" generate --server 127.0.0.1:$port --prompt Hello --max-tokens 3 --ignore-eos --json >"$work/answer.json"
 [ "$(tokens "$work/answer.json")" = 3 ] || fail "generate: $(cat "$work/answer.json")"
+if [ ${#guided[@]} -gt 0 ]; then
+    "$bin/forepack" generate --server 127.0.0.1:$port --prompt Hello "${guided[@]}" --json >"$work/guided.json" || fail "a guided answer"
+    jq -e '.text == "yes" or .text == "no"' "$work/guided.json" >/dev/null || fail "a guided answer: $(cat "$work/guided.json")"
+fi
 kill -TERM "$cluster"
 wait "$cluster" || fail "forepack up ended with $?"
 cluster=

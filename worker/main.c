@@ -19,7 +19,6 @@ static const struct option options[] = {
      .type = OPTION_STRING,
      .value = &grammar_library,
      .placeholder = "FILE",
-     .default_text = GRAMMAR_LIBRARY_DEFAULT,
      .help = GRAMMAR_LIBRARY_HELP},
     {.name = "-Passes"},
     {.name = "step-timeout-s",

@@ -122,16 +122,23 @@ struct pass_results {
     int host_row, sampled_row;
 };
 
-// Returns the token of logit row `row`, sampled by the backend or by the host.
-static enum status row_token(const struct pass_results *r, const struct sampler_context *context, int row,
-                             struct sampled_token *token_p)
+// Fails with INVALID, which no other error of a token has.
+static enum status grammar_fail(const struct sequence *q, int n_tokens)
+{
+    char problem[160];
+    grammar_matcher_problem(q->matcher, problem, sizeof problem);
+    return status_fail(STATUS_INVALID, "structured output: after %d tokens %s", n_tokens, problem);
+}
+
+// Returns the token of logit row `row`, sampled by the backend or by the host. INVALID: the request's grammar is the
+// cause of the failure.
+static enum status row_token(const struct pass_results *r, const struct sequence *q,
+                             const struct sampler_context *context, int row, struct sampled_token *token_p)
 {
     if (!r->scheduler->backend_samples || !sampler_backend_can_sample(context)) {
         *token_p = r->pass->host_tokens[row];
         enum status status = r->pass->host_rows[row].status;
-        if (status == STATUS_EXHAUSTED)
-            return status_fail(STATUS_INTERNAL, "structured output: llguidance exceeded a limit at token %d",
-                               context->n_output);
+        if (status == STATUS_EXHAUSTED) return grammar_fail(q, context->n_output);
         return status == STATUS_OK ? STATUS_OK : sampler_fail_no_token();
     }
     *token_p = (struct sampled_token){.token = r->result->tokens[row]};
@@ -160,6 +167,13 @@ static bool sequence_append(struct sequence *q, int32_t token)
     return is_drafted;
 }
 
+static enum sequence_finish sequence_fail(struct sequence_output *out, enum status status)
+{
+    utf8_format(out->error, sizeof out->error, "%s", status_message());
+    out->grammar_failed = status == STATUS_INVALID;
+    return SEQUENCE_ERROR;
+}
+
 // Appends the token of logit row `row` to the sequence. Returns SEQUENCE_GOES_ON, or how the sequence has ended. Sets
 // *is_drafted_p to true if the token equals the next draft token.
 static enum sequence_finish sequence_advance(struct pass_results *r, struct sequence *q, int row,
@@ -169,16 +183,11 @@ static enum sequence_finish sequence_advance(struct pass_results *r, struct sequ
     struct sampler_context context = sequence_sampler_context(q, s->config, 0);
     struct sampled_token token;
     *is_drafted_p = false;
-    if (row_token(r, &context, row, &token) != STATUS_OK) {
-        utf8_format(out->error, sizeof out->error, "%s", status_message());
-        return SEQUENCE_ERROR;
-    }
+    enum status status = row_token(r, q, &context, row, &token);
+    if (status != STATUS_OK) return sequence_fail(out, status);
     if (sampler_stops(&q->sampling, context.eos, context.n_eos, token.token)) return SEQUENCE_STOP;
     int index = sequence_generated(q);
-    if (!sequence_match(q, index, token.token)) {
-        snprintf(out->error, sizeof out->error, "structured output: llguidance exceeded a limit after token %d", index);
-        return SEQUENCE_ERROR;
-    }
+    if (!sequence_match(q, index, token.token)) return sequence_fail(out, grammar_fail(q, index));
     *is_drafted_p = sequence_append(q, token.token);
     s->new_tokens[s->n_new_tokens++] = token;
     out->n_tokens++;

@@ -67,7 +67,8 @@ struct sequence_output {
     // the previous output ended.
     const struct sampled_token *prompt_logprobs; // [n_prompt_logprobs]
     int n_prompt_logprobs, prompt_logprobs_from;
-    char error[160]; // with SEQUENCE_ERROR
+    char error[160];     // with SEQUENCE_ERROR
+    bool grammar_failed; // with SEQUENCE_ERROR: the request's grammar is the cause
 };
 
 // The results of one step; valid during the callback.

@@ -61,9 +61,10 @@ static void send_refusal(struct service *service, uint64_t id, const char *sente
     send_results(service, 1, NULL);
 }
 
-static Forepack__Cluster__V1__Finish finish_message(enum sequence_finish finish)
+static Forepack__Cluster__V1__Finish finish_message(const struct sequence_output *out)
 {
-    switch (finish) {
+    if (out->grammar_failed) return FOREPACK__CLUSTER__V1__FINISH__FINISH_GRAMMAR;
+    switch (out->finish) {
     case SEQUENCE_GOES_ON: return FOREPACK__CLUSTER__V1__FINISH__FINISH_NONE;
     case SEQUENCE_STOP: return FOREPACK__CLUSTER__V1__FINISH__FINISH_STOP;
     case SEQUENCE_LENGTH: return FOREPACK__CLUSTER__V1__FINISH__FINISH_LENGTH;
@@ -110,7 +111,7 @@ static void result_fill(struct service *service, result_message *r, const struct
     *r = (result_message)FOREPACK__CLUSTER__V1__SEQUENCE_RESULT__INIT;
     r->request = out->id;
     r->cached_tokens = (uint32_t)out->cached_tokens;
-    r->finish = finish_message(out->finish);
+    r->finish = finish_message(out);
     if (out->finish == SEQUENCE_ERROR) r->error = (char *)out->error;
     r->draft_tokens = (uint32_t)out->drafted;
     r->draft_accepted_tokens = (uint32_t)out->draft_accepted;

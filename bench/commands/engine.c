@@ -10,12 +10,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/companion.h"
 #include "cli/request.h"
 #include "engine/block_manager.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/options.h"
+#include "lib/base/program_path.h"
 
 static struct engine_flags o;
 
@@ -138,7 +138,7 @@ static enum status engine_configure(struct engine_bench *b)
 // Replaces this process by mpirun, which starts this program with the same arguments once per rank.
 static enum status engine_exec_ranks(int argc, char **argv)
 {
-    char *program = companion_path("forepack-bench"), ranks[16];
+    char *program = program_path("forepack-bench"), ranks[16];
     snprintf(ranks, sizeof ranks, "%d", (int)o.tp);
     char *start[] = {"mpirun", "-n", ranks, "--oversubscribe", "--bind-to", "none", program};
     enum { N_START = sizeof start / sizeof start[0] };

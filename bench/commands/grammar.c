@@ -21,7 +21,7 @@ static struct {
 static const struct option options[] = {
     {.name = "model", .type = OPTION_STRING, .value = &o.model, .placeholder = "DIR", .help = "folder with the tokenizer (required)"},
     {.name = "grammar-library", .type = OPTION_STRING, .value = &o.library, .placeholder = "FILE",
-     .default_text = GRAMMAR_LIBRARY_DEFAULT, .help = GRAMMAR_LIBRARY_HELP},
+     .help = GRAMMAR_LIBRARY_HELP},
     {.name = "guided-json", .type = OPTION_STRING, .value = &o.schema, .placeholder = "SCHEMA",
      .default_text = "{\"type\":\"object\",\"properties\":{\"name\":{\"type\":\"string\"},\"age\":{\"type\":\"integer\"},"
                      "\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\"}},\"address\":{\"type\":\"object\","

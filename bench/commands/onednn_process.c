@@ -5,14 +5,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "cli/companion.h"
 #include "lib/base/mem.h"
+#include "lib/base/program_path.h"
 
 static const char program_name[] = "forepack-bench-onednn";
 
 bool onednn_is_installed(void)
 {
-    char *path = companion_path(program_name);
+    char *path = program_path(program_name);
     bool installed = access(path, X_OK) == 0;
     free(path);
     return installed;
@@ -32,7 +32,7 @@ enum status onednn_process_run(struct contender *self, double *seconds_p)
 static char **onednn_arguments(const char *dtype, int threads, int copies, const struct onednn_gemm *gemms, int n_gemms)
 {
     char **argv = mem_alloc_array((size_t)n_gemms + 5, sizeof *argv);
-    argv[0] = companion_path(program_name);
+    argv[0] = program_path(program_name);
     argv[1] = mem_string(dtype);
     argv[2] = mem_format("%d", threads);
     argv[3] = mem_format("%d", copies);

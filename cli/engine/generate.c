@@ -141,7 +141,8 @@ static enum status generation_resolve_sampling(const struct generation *g, const
         }
     }
     enum status status = sampling_check(&sampling, config->vocab_size);
-    if (status == STATUS_OK) status = sampling_resolve(&sampling, n, config, MAX_TOKENS_DEFAULT, "max_tokens");
+    if (status == STATUS_OK)
+        status = sampling_resolve(&sampling, n, config, MAX_TOKENS_DEFAULT, "max_tokens", &(struct context_policy){0});
     if (status == STATUS_OK) *sampling_p = sampling;
     return status;
 }

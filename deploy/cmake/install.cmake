@@ -10,8 +10,15 @@ install(DIRECTORY deploy/demo-model DESTINATION ${CMAKE_INSTALL_DATADIR}/forepac
         PATTERN "*.py" EXCLUDE)
 install(DIRECTORY bench/shapes DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack COMPONENT forepack)
 install(DIRECTORY proto/forepack proto/inference DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack/proto COMPONENT forepack)
-install(PROGRAMS deploy/certificates.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack COMPONENT forepack)
-install(DIRECTORY deploy/systemd deploy/monitoring DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT forepack)
+install(PROGRAMS deploy/certificates.sh deploy/llguidance.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack COMPONENT forepack)
+install(FILES deploy/llguidance.txt DESTINATION ${CMAKE_INSTALL_DATADIR}/forepack COMPONENT forepack)
+# llguidance, if deploy/llguidance.sh has installed it, with its licence. Otherwise that script, which is installed too,
+# can install it later.
+set(FOREPACK_LLGUIDANCE ${CMAKE_BINARY_DIR}/../llguidance)
+install(FILES ${FOREPACK_LLGUIDANCE}/libllguidance.so DESTINATION ${CMAKE_INSTALL_LIBDIR}/forepack COMPONENT forepack OPTIONAL)
+install(FILES ${FOREPACK_LLGUIDANCE}/llguidance.LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT forepack OPTIONAL)
+install(DIRECTORY deploy/systemd deploy/monitoring deploy/proxy
+        DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples COMPONENT forepack)
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT forepack)
 install(FILES README.md CHANGELOG.md SECURITY.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} COMPONENT forepack)
 
@@ -73,7 +80,8 @@ set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION net)
 set(CPACK_DEBIAN_FOREPACK_PACKAGE_NAME forepack)
 set(CPACK_DEBIAN_FOREPACK_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_FOREPACK_PACKAGE_RECOMMENDS openmpi-bin) # mpirun, for groups of several ranks
+# mpirun, for groups of several ranks; libpython, whose symbols libllguidance.so needs
+set(CPACK_DEBIAN_FOREPACK_PACKAGE_RECOMMENDS "openmpi-bin, libpython3.11 | libpython3.12 | libpython3.13")
 if(FOREPACK_CUDA)
   # A separate package: the NVIDIA libraries do not come from Debian, so it cannot name them as dependencies.
   list(APPEND CPACK_COMPONENTS_ALL cuda)

@@ -148,6 +148,7 @@ int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MO
 {
     const int rows = m->shape.max_rows, d = m->shape.head_size, size = m->comm->size;
     const int gathers = m->comm->rank == 0 && size > 1 ? size * m->max_logit_rows : 0;
+    const int last = m->backend->ops->gather_rows ? m->max_logit_rows : 0;
     const bool partial = size > 1 && m->sums_bf16 && m->backend->ops->capabilities.device_collectives;
     const struct tensor_need all[] = {
         {&m->residual, TENSOR_F32, rows, m->config.hidden, 0, false},
@@ -156,6 +157,8 @@ int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MO
         {&m->qkv, TENSOR_F32, rows, (m->n_heads + 2 * m->n_kv_heads) * d, 0, false},
         {&m->attended, TENSOR_ACTIVATION, rows, m->n_heads * d, 0, false},
         {&m->mlp, TENSOR_ACTIVATION, rows, m->intermediate, 0, false},
+        {&m->last_attended, TENSOR_ACTIVATION, last, m->n_heads * d, 0, true},
+        {&m->last_residual, TENSOR_F32, last, m->config.hidden, 0, true},
         {&m->logits, TENSOR_F32, m->max_logit_rows, m->vocab_share, 0, true},
         {&m->gathered, TENSOR_F32, gathers, m->vocab_share, 0, true},
         {&m->sampled, TENSOR_F32, samples ? m->max_logit_rows : 0, 2, 0, true},

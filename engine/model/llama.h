@@ -53,6 +53,8 @@ struct model {
     struct tensor *qkv;              // [max_rows, (H + 2 Hkv) D] f32
     struct tensor *attended;         // [max_rows, H D] activation
     struct tensor *mlp;              // [max_rows, I] activation
+    struct tensor *last_attended;    // [max_logit_rows, H D] activation; NULL unless the backend gathers rows
+    struct tensor *last_residual;    // [max_logit_rows, hidden] f32; NULL unless the backend gathers rows
     struct tensor *logits;           // [max_logit_rows, V] f32
     struct tensor *gathered;         // [size * max_logit_rows, V] f32; rank 0 of several ranks
     struct tensor *sampled;          // [max_logit_rows, 2] struct sampled_id; NULL if the backend does not sample

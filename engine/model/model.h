@@ -88,6 +88,9 @@ size_t model_kv_bytes(const struct model *m); // this rank's KV cache
 size_t model_row_bytes(const struct model *m);
 size_t model_logit_bytes(const struct model *m);
 int model_max_logit_rows(const struct model *m); // largest number in one pass
+// Returns the share of a layer's weights that the last layer multiplies with rows without logits: q, k and v only on
+// backends that gather rows, all weights on the others.
+double model_last_layer_share(const struct model *m);
 
 // Returns true if the backend samples tokens: batches may then have `sampling`.
 bool model_samples(const struct model *m);

@@ -76,12 +76,15 @@ enum status cpu_attention_create(struct cpu *cpu)
 
     cpu->row_sequence = cpu_memory_alloc(rows, sizeof *cpu->row_sequence, false);
     cpu->tiles = cpu_memory_alloc(rows + (size_t)cpu->max_slots, sizeof *cpu->tiles, false);
+    cpu->last_tiles = cpu_memory_alloc(rows + (size_t)cpu->max_slots, sizeof *cpu->last_tiles, false);
+    cpu->has_logits = cpu_memory_alloc(rows, sizeof *cpu->has_logits, true);
     cpu->splits = cpu_memory_alloc(seqs, sizeof *cpu->splits, false);
     cpu->importance = cpu_memory_alloc(threads, cpu->importance_capacity * sizeof *cpu->importance, false);
     cpu->attend_scratch = cpu_memory_alloc(threads, cpu->attend_scratch_floats * sizeof *cpu->attend_scratch, false);
     cpu->partials = cpu_memory_alloc((size_t)cpu->max_slots * (size_t)shape->n_kv_heads,
                                      cpu->partial_floats * sizeof *cpu->partials, false);
-    if (cpu->row_sequence && cpu->tiles && cpu->splits && cpu->importance && cpu->attend_scratch && cpu->partials)
+    if (cpu->row_sequence && cpu->tiles && cpu->last_tiles && cpu->has_logits && cpu->splits && cpu->importance &&
+        cpu->attend_scratch && cpu->partials)
         return STATUS_OK;
     return status_fail(STATUS_EXHAUSTED, "no memory for attention over %d rows with a context of %d tokens",
                        shape->max_rows, shape->max_context);
@@ -104,6 +107,8 @@ void cpu_attention_free(struct cpu *cpu)
     free(cpu->kv);
     free(cpu->row_sequence);
     free(cpu->tiles);
+    free(cpu->last_tiles);
+    free(cpu->has_logits);
     free(cpu->splits);
     free(cpu->importance);
     free(cpu->attend_scratch);
@@ -155,13 +160,38 @@ static void tiles_add_split_row(struct cpu *cpu, int sequence, int row, int entr
     }
 }
 
+static bool tile_has_logits(const struct cpu *cpu, const struct row_tile *tile)
+{
+    return memchr(cpu->has_logits + tile->row, true, (size_t)tile->rows) != NULL;
+}
+
+// Copies the sorted tiles that have logit rows.
+static void last_tiles_copy(struct cpu *cpu)
+{
+    const struct ragged_batch *batch = &cpu->batch;
+    for (int i = 0; i < batch->n_logit_rows; i++)
+        cpu->has_logits[batch->logit_row[i]] = true;
+    cpu->n_last_tiles = 0;
+    for (int i = 0; i < cpu->n_tiles; i++)
+        if (tile_has_logits(cpu, &cpu->tiles[i])) cpu->last_tiles[cpu->n_last_tiles++] = cpu->tiles[i];
+    for (int i = 0; i < batch->n_logit_rows; i++)
+        cpu->has_logits[batch->logit_row[i]] = false;
+}
+
+static int64_t tiles_work(const struct cpu *cpu, const struct row_tile *tiles, int n)
+{
+    int64_t pairs = 0;
+    for (int i = 0; i < n; i++)
+        pairs += (int64_t)tiles[i].rows * (tiles[i].end - tiles[i].first);
+    return pairs * 2 * cpu->shape.n_heads * cpu->shape.head_size;
+}
+
 void cpu_attention_begin(struct cpu *cpu)
 {
     const struct ragged_batch *batch = &cpu->batch;
     int group = cpu->shape.n_heads / cpu->shape.n_kv_heads, slots = 0, queries = attend_queries(cpu, batch->n_rows);
     int tile_rows = group < queries ? queries / group : 1;
     cpu->n_tiles = cpu->n_splits = 0;
-    cpu->attend_work = 0;
     for (int s = 0; s < batch->n_seqs; s++) {
         int first = batch->row_start[s], end = batch->row_start[s + 1], segments = segment_count(batch->kv_len[s] + 1);
         for (int row = first; row < end; row++)
@@ -177,10 +207,8 @@ void cpu_attention_begin(struct cpu *cpu)
             }
         }
     }
-    for (int i = 0; i < cpu->n_tiles; i++)
-        cpu->attend_work += (int64_t)cpu->tiles[i].rows * (cpu->tiles[i].end - cpu->tiles[i].first);
-    cpu->attend_work *= 2 * (int64_t)cpu->shape.n_heads * cpu->shape.head_size;
     tiles_sort(cpu->tiles, cpu->n_tiles);
+    last_tiles_copy(cpu);
     cpu->importance_size = ragged_importance_size(batch);
     for (int thread = 0; thread < cpu->threads; thread++)
         memset(cpu->importance + (size_t)thread * cpu->importance_capacity, 0,
@@ -209,6 +237,8 @@ struct attention {
     struct cpu *cpu;
     int layer;
     struct tensor *qkv, *out;
+    const struct row_tile *tiles; // [n_tiles]
+    int n_tiles;
     const float *q_gain, *k_gain;
     float epsilon;
 };
@@ -334,8 +364,8 @@ static void attend_item(void *arg, int item, int thread)
         importance_item(a, item / cpu->shape.n_kv_heads, item % cpu->shape.n_kv_heads, thread);
         return;
     }
-    int kv_head = (item - n_importance) / cpu->n_tiles;
-    const struct row_tile *rows = &cpu->tiles[(item - n_importance) % cpu->n_tiles];
+    int kv_head = (item - n_importance) / a->n_tiles;
+    const struct row_tile *rows = &a->tiles[(item - n_importance) % a->n_tiles];
     struct attend_tile tile = attend_tile_of(a, rows, kv_head, thread);
     if (rows->split >= 0)
         tile.partial = partial_at(cpu, &cpu->splits[rows->split], kv_head, rows->first / SEGMENT_ENTRIES);
@@ -354,18 +384,30 @@ static void attend_merge_item(void *arg, int item, int thread)
     cpu->isa->attend_merge(&tile, split->segments);
 }
 
-enum status cpu_attention(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv)
+static enum status attention_run(struct cpu *cpu, int layer, struct tensor *out, const struct tensor *qkv,
+                                 const struct row_tile *tiles, int n_tiles)
 {
-    struct cpu *cpu = cpu_of(b);
     int n_kv_heads = cpu->shape.n_kv_heads, n_columns = cpu->shape.n_heads * cpu->shape.head_size;
     INVARIANT(out->kind == TENSOR_ACTIVATION && out->columns == n_columns,
               "attention: out of kind %d with %d columns, heads have %d", (int)out->kind, out->columns, n_columns);
-    struct attention a = {.cpu = cpu, .layer = layer, .qkv = (struct tensor *)qkv, .out = out};
-    int64_t work = cpu->attend_work + cpu->importance_size * n_columns;
-    cpu_run(cpu, THREAD_POOL_DYNAMIC, work, attend_item, &a,
-            (cpu->batch.n_importance_rows + cpu->n_tiles) * n_kv_heads);
+    struct attention a = {
+        .cpu = cpu, .layer = layer, .qkv = (struct tensor *)qkv, .out = out, .tiles = tiles, .n_tiles = n_tiles};
+    int64_t work = tiles_work(cpu, tiles, n_tiles) + cpu->importance_size * n_columns;
+    cpu_run(cpu, THREAD_POOL_DYNAMIC, work, attend_item, &a, (cpu->batch.n_importance_rows + n_tiles) * n_kv_heads);
     if (cpu->n_splits) cpu_run(cpu, THREAD_POOL_DYNAMIC, work, attend_merge_item, &a, cpu->n_splits * n_kv_heads);
     return STATUS_OK;
+}
+
+enum status cpu_attention(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv)
+{
+    struct cpu *cpu = cpu_of(b);
+    return attention_run(cpu, layer, out, qkv, cpu->tiles, cpu->n_tiles);
+}
+
+enum status cpu_attention_last(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv)
+{
+    struct cpu *cpu = cpu_of(b);
+    return attention_run(cpu, layer, out, qkv, cpu->last_tiles, cpu->n_last_tiles);
 }
 
 // ---- importance -----------------------------------------------------------------------------------------------------

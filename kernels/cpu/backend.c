@@ -123,14 +123,27 @@ static enum status cpu_begin(struct backend *b, const struct ragged_batch *batch
     return STATUS_OK;
 }
 
+struct embedding {
+    const struct cpu *cpu;
+    const struct weight *table;
+    const struct tensor *out;
+};
+
+static void embed_row(void *arg, int row, int thread)
+{
+    const struct embedding *e = arg;
+    cpu_embedding_row(e->table, e->cpu->bf16, e->cpu->batch.token[row], cpu_row(e->out, row));
+}
+
 static enum status cpu_embed(struct backend *b, struct tensor *out, const struct weight *table)
 {
     struct cpu *cpu = cpu_of(b);
     INVARIANT(table->kind == WEIGHT_EMBEDDING && out->kind == TENSOR_F32 && out->columns == table->columns,
               "embedding: weight of kind %d with %lld columns into a tensor of kind %d with %d", (int)table->kind,
               (long long)table->columns, (int)out->kind, out->columns);
-    for (int t = 0; t < cpu->batch.n_rows; t++)
-        cpu_embedding_row(table, cpu->bf16, cpu->batch.token[t], cpu_row(out, t));
+    struct embedding e = {cpu, table, out};
+    int64_t work = 8 * (int64_t)cpu->batch.n_rows * out->columns; // a tied table is read across its panels
+    cpu_run(cpu, THREAD_POOL_STATIC, work, embed_row, &e, cpu->batch.n_rows);
     return STATUS_OK;
 }
 
@@ -161,6 +174,21 @@ static enum status cpu_rmsnorm(struct backend *b, struct tensor *out, const stru
     struct norm n = {cpu_of(b), out, x, gain, epsilon, row_index};
     int64_t work = 4 * (int64_t)rows * x->columns; // reads and writes take longer than the multiply-adds
     cpu_run(n.cpu, THREAD_POOL_STATIC, work, rmsnorm_row, &n, rows);
+    return STATUS_OK;
+}
+
+static enum status cpu_gather_rows(struct backend *b, struct tensor *out, const struct tensor *x,
+                                   const int32_t *row_index, int rows)
+{
+    INVARIANT(rows <= out->max_rows && out->kind == x->kind && out->columns == x->columns,
+              "gathering %d rows of kind %d with %d columns into a tensor of kind %d with %d x %d", rows, (int)x->kind,
+              x->columns, (int)out->kind, out->max_rows, out->columns);
+    const struct rows_out from = cpu_rows_out(x), to = cpu_rows_out(out);
+    const int together = x->tiled ? TILE_ROW_HALVES : x->columns; // contiguous columns
+    for (int row = 0; row < rows; row++)
+        for (int column = 0; column < x->columns; column += together)
+            memcpy(rows_out_at(to, row, column), rows_out_at(from, row_index[row], column),
+                   (size_t)together * (x->bf16 ? 2 : 4));
     return STATUS_OK;
 }
 
@@ -230,6 +258,8 @@ static const struct backend_ops cpu_ops = {
     .linear = cpu_linear,
     .rope_append = cpu_rope_append,
     .attention = cpu_attention,
+    .attention_last = cpu_attention_last,
+    .gather_rows = cpu_gather_rows,
     .importance_data = cpu_importance_data,
     .importance_read = cpu_importance_read,
     .host_run = cpu_host_run,

@@ -91,13 +91,14 @@ struct cpu {
     struct stream_prefetch prefetch; // for weights that are read once
 
     // The current pass, set by begin.
-    struct ragged_batch batch; // the caller owns its arrays
-    float *cos_sin;            // [max_rows][D]: D/2 cosines, then D/2 sines, of the row's position
-    int *row_sequence;         // [max_rows]
-    struct row_tile *tiles;    // [max_rows + max_slots] the most expensive first
-    struct split_row *splits;  // [max_seqs]
-    int n_tiles, n_splits;
-    int64_t attend_work; // multiply-adds of one layer's attention
+    struct ragged_batch batch;   // the caller owns its arrays
+    float *cos_sin;              // [max_rows][D]: D/2 cosines, then D/2 sines, of the row's position
+    int *row_sequence;           // [max_rows]
+    bool *has_logits;            // [max_rows] all false between two calls of cpu_attention_begin
+    struct row_tile *tiles;      // [max_rows + max_slots] the most expensive first
+    struct split_row *splits;    // [max_seqs]
+    struct row_tile *last_tiles; // [max_rows + max_slots] the tiles with logit rows, in the same order
+    int n_tiles, n_last_tiles, n_splits;
     int64_t importance_size;
     float *importance; // [threads][importance_capacity] maxima of each thread, merged when read
     size_t importance_capacity;
@@ -239,5 +240,6 @@ void cpu_attention_begin(struct cpu *cpu); // cuts the batch into tiles and clea
 enum status cpu_rope_append(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,
                             const struct weight *k_gain, float epsilon);
 enum status cpu_attention(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv);
+enum status cpu_attention_last(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv);
 float *cpu_importance_data(struct backend *b);
 enum status cpu_importance_read(struct backend *b, float *host);

@@ -71,14 +71,70 @@ INLINE void stream_prefetch_word(const uint32_t *from, struct stream_prefetch ah
     }
 }
 
+// Where the levels multiply bf16 as f32, a tile widens x once for all its columns: broadcasts from memory are loads,
+// while widening each word in registers would compete with the multiply-adds.
+#if defined(__AVX512BF16__)
+enum { WIDENS_BF16 = 0 };
+#else
+enum { WIDENS_BF16 = 1 };
+#endif
+
+struct wide_x {
+    float even[TILE_ROWS][L2_PREFETCH_WORDS], odd[TILE_ROWS][L2_PREFETCH_WORDS];
+};
+
+// Widens `words` words (up to L2_PREFETCH_WORDS) of each row of x.
+INLINE void wide_x_read(struct wide_x *wide, const uint32_t *x, size_t x_stride, int words, const int rows)
+{
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++) {
+        const uint32_t *from = x + (size_t)r * x_stride;
+        int k = 0;
+        for (; k + VEC <= words; k += VEC) {
+            vec_word word = vec_load_words(from + k);
+            vec_store(wide->even[r] + k, vec_even(word));
+            vec_store(wide->odd[r] + k, vec_odd(word));
+        }
+        for (; k < words; k++) {
+            uint32_t word;
+            memcpy(&word, from + k, sizeof word); // memcpy: x was stored as bf16
+            wide->even[r][k] = f32_from_bits(word << 16);
+            wide->odd[r][k] = f32_from_bits(word & 0xffff0000u);
+        }
+    }
+}
+
+// Computes acc += x times w for word `k` of widened x. All even elements come before the odd ones, as in word_dot.
+INLINE void wide_x_dot(vec acc[TILE_ROWS][4], const struct wide_x *wide, int k, const vec_word w[4], const int rows,
+                       const int vecs)
+{
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++) {
+        vec x = vec_set(wide->even[r][k]);
+#pragma GCC unroll 4
+        for (int v = 0; v < vecs; v++)
+            acc[r][v] = vec_fma(x, vec_even(w[v]), acc[r][v]);
+    }
+#pragma GCC unroll 6
+    for (int r = 0; r < rows; r++) {
+        vec x = vec_set(wide->odd[r][k]);
+#pragma GCC unroll 4
+        for (int v = 0; v < vecs; v++)
+            acc[r][v] = vec_fma(x, vec_odd(w[v]), acc[r][v]);
+    }
+}
+
 // Computes acc += `words` words of x times w. rows, vecs, use and type are compile-time constants after inlining, so
 // acc stays in registers. Each element is one chain over K, for all values of rows and vecs.
 INLINE void tile_dot_words(vec acc[TILE_ROWS][4], const uint32_t *x, size_t x_stride, const uint32_t *panel, int words,
                            struct l2_prefetch *fetch, const struct stream_prefetch ahead, const int rows,
                            const int vecs, const enum panel_use use, const enum gemm_type type)
 {
+    const bool widens = WIDENS_BF16 && type == GEMM_BF16 && use == PANEL_REUSED;
     for (int k = 0; k < words;) {
-        int end = k + L2_PREFETCH_WORDS < words ? k + L2_PREFETCH_WORDS : words;
+        struct wide_x wide;
+        int first = k, end = k + L2_PREFETCH_WORDS < words ? k + L2_PREFETCH_WORDS : words;
+        if (widens) wide_x_read(&wide, x + k, x_stride, end - k, rows);
         for (int i = 0; i < fetch->lines; i++, fetch->at += 64)
             __builtin_prefetch((const void *)fetch->at, 0, 2);
         for (; k < end; k++) {
@@ -90,6 +146,10 @@ INLINE void tile_dot_words(vec acc[TILE_ROWS][4], const uint32_t *x, size_t x_st
                 w[v] = vec_load_words(from);
                 if (VEC == 16 && use == PANEL_REUSED)
                     __builtin_prefetch(from + L1_PREFETCH_WORDS * PANEL_COLUMNS, 0, 3);
+            }
+            if (widens) {
+                wide_x_dot(acc, &wide, k - first, w, rows, vecs);
+                continue;
             }
 #pragma GCC unroll 6
             for (int r = 0; r < rows; r++) {

@@ -6,11 +6,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
+#include "lib/base/program_path.h"
 #include "lib/base/thread.h"
+#include "lib/base/version.h"
 #include "lib/grammar/limits.h"
+#include "lib/grammar/member_names.h"
 #include "lib/text/unicode.h"
 
 struct grammar_library {
@@ -18,6 +22,7 @@ struct grammar_library {
     struct llg_functions llg;
     struct llg_tokenizer *tokenizer;
     int vocab_size, mask_words;
+    int32_t brace; // the token "{"; -1: there is none
 };
 
 struct grammar_matcher {
@@ -40,6 +45,25 @@ static bool python_open(void)
     return loaded;
 }
 
+static const char PATH_VARIABLE[] = "FOREPACK_GRAMMAR_LIBRARY";
+
+// Returns the path in the environment, or the library that belongs to this program: in the library folder of an
+// installation, or in build/llguidance of the repository for a program in build/<preset>/bin. Returns a name for the
+// dynamic loader if there is none of these. The caller frees the path.
+static char *default_path(void)
+{
+    const char *named = getenv(PATH_VARIABLE);
+    if (named) return mem_string(named);
+    static const char *const places[] = {FOREPACK_INSTALL_LIBRARIES, "../../llguidance"};
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        char *relative = mem_format("%s/libllguidance.so", places[i]), *path = program_path(relative);
+        free(relative);
+        if (access(path, F_OK) == 0) return path;
+        free(path);
+    }
+    return mem_string("libllguidance.so");
+}
+
 static enum status file_open(struct grammar_library *library, const char *path)
 {
     // Lazy binding: most functions of libpython are never called.
@@ -47,6 +71,9 @@ static enum status file_open(struct grammar_library *library, const char *path)
     if (library->file) return STATUS_OK;
     char reason[512];
     snprintf(reason, sizeof reason, "%s", dlerror());
+    if (!strchr(path, '/') && strstr(reason, "cannot open shared object file"))
+        return status_fail(STATUS_NOT_FOUND, "llguidance is not installed (deploy/llguidance.sh installs it): %s",
+                           reason);
     if (!strstr(reason, ": undefined symbol: ")) return status_fail(STATUS_NOT_FOUND, "%s", reason);
     if (!python_open()) return status_fail(STATUS_NOT_FOUND, "%s: libpython3 is needed and cannot be loaded", path);
     library->file = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
@@ -115,13 +142,26 @@ static enum status tokenizer_create(struct grammar_library *library, const struc
     return library->tokenizer ? STATUS_OK : status_fail(STATUS_UNSUPPORTED, "llguidance: %s", error);
 }
 
+static int32_t brace_find(const struct tokenizer *tokenizer, int vocab_size)
+{
+    for (int32_t id = 0; id < vocab_size && id < tokenizer_vocab_size(tokenizer); id++) {
+        const char *bytes;
+        size_t n;
+        tokenizer_piece(tokenizer, id, &bytes, &n);
+        if (n == 1 && *bytes == '{' && !tokenizer_is_special(tokenizer, id)) return id;
+    }
+    return -1;
+}
+
 enum status grammar_library_open(const char *path, const struct tokenizer *tokenizer, int vocab_size,
                                  const int32_t *eos, int n_eos, struct grammar_library **library_p)
 {
     if (!n_eos) return status_fail(STATUS_UNSUPPORTED, "structured output: the model has no token that ends an answer");
     struct grammar_library *library = mem_alloc(sizeof *library);
-    enum status status = file_open(library, path);
-    if (status == STATUS_OK) status = functions_find(library, path);
+    char *own = path ? NULL : default_path();
+    enum status status = file_open(library, path ? path : own);
+    if (status == STATUS_OK) status = functions_find(library, path ? path : own);
+    free(own);
     if (status == STATUS_OK) status = tokenizer_create(library, tokenizer, vocab_size, eos, n_eos);
     if (status != STATUS_OK) {
         grammar_library_free(library);
@@ -129,6 +169,7 @@ enum status grammar_library_open(const char *path, const struct tokenizer *token
     }
     library->vocab_size = vocab_size;
     library->mask_words = (vocab_size + 31) / 32;
+    library->brace = brace_find(tokenizer, vocab_size);
     *library_p = library;
     return STATUS_OK;
 }
@@ -140,7 +181,7 @@ struct grammar_library *grammar_library_start(const char *path, const struct tok
     if (grammar_library_open(path, tokenizer, vocab_size, eos, n_eos, &library) == STATUS_OK) {
         log_event(LOG_INFO, "structured_output_ready", LOG_FIELD("llguidance", library->llg.llg_get_version()));
     } else {
-        bool wanted = strcmp(path, GRAMMAR_LIBRARY_DEFAULT) != 0;
+        bool wanted = path || getenv(PATH_VARIABLE);
         log_event(wanted ? LOG_WARN : LOG_INFO, "structured_output_refused", LOG_REASON);
     }
     return library;
@@ -163,17 +204,17 @@ static enum status fail(enum status status, const struct grammar_matcher *matche
 
 // Adds a rule for blanks if the schema does not state which blanks are allowed: one blank, or a new line with its
 // indentation. JSON allows any number of blanks between two tokens, and a model may never stop writing blanks. The rule
-// is inserted into the text, so that numbers stay as they are. The caller frees the text.
+// is inserted into the text, so that numbers stay as they are, and at its end: llguidance puts the last member into the
+// place of the rule, and the order of a schema's members decides the order of the answer's. The caller frees the text.
 static char *schema_with_bounded_blanks(const char *schema)
 {
-    static const char rule[] = "\"x-guidance\":{\"whitespace_pattern\":\"[ ]|\\n[ ]{0,32}\"}";
+    static const char rule[] = "\"x-guidance\":{\"whitespace_pattern\":\"[ ]|\\n[ ]{0,32}\"}}";
     // If it fails, llguidance reports the error.
     json_t *root = json_loads(schema, JSON_DECODE_ANY | GRAMMAR_JSON_FLAGS, NULL);
     bool add = json_is_object(root) && !json_object_get(root, "x-guidance"), is_empty = json_object_size(root) == 0;
     json_decref(root);
     if (!add) return mem_string(schema);
-    const char *open = strchr(schema, '{') + 1;
-    return mem_format("%.*s%s%s%s", (int)(open - schema), schema, rule, is_empty ? "" : ",", open);
+    return mem_format("%.*s%s%s", (int)(strrchr(schema, '}') - schema), schema, is_empty ? "" : ",", rule);
 }
 
 // llguidance follows references between rules by recursion: a chain of some thousand rules overflows a stack of 8 MiB.
@@ -181,15 +222,69 @@ static char *schema_with_bounded_blanks(const char *schema)
 enum { COMPILE_STACK_BYTES = 512 << 20 };
 
 struct compilation {
-    struct grammar_matcher *matcher;
+    const struct grammar_library *library;
+    const struct grammar_spec *spec;
     const struct llg_init *init;
-    const char *kind, *text;
+    struct grammar_matcher *matcher;
 };
+
+static struct grammar_matcher *text_compile(const struct grammar_library *library, const struct llg_init *init,
+                                            const char *kind, const char *text)
+{
+    struct grammar_matcher *matcher = mem_alloc(sizeof *matcher);
+    matcher->library = library;
+    matcher->llg = library->llg.llg_new_matcher(init, kind, text);
+    return matcher;
+}
+
+// The arguments of member_is_possible().
+struct members {
+    const struct grammar_library *library;
+    const struct llg_init *init;
+};
+
+// A member_possible_fn. The mask after the opening brace cannot be computed if no name can follow.
+static bool member_is_possible(void *arg, const json_t *schema)
+{
+    const struct members *m = arg;
+    json_t *exact = json_copy((json_t *)schema);
+    json_object_set_new(exact, "x-guidance", json_pack("{s:b}", "whitespace_flexible", 0));
+    char *text = json_dumps(exact, JSON_COMPACT);
+    struct grammar_matcher *matcher = text_compile(m->library, m->init, "json_schema", text);
+    uint32_t *mask = mem_alloc_array((size_t)m->library->mask_words, sizeof *mask);
+    bool dead = !m->library->llg.llg_matcher_get_error(matcher->llg) &&
+                grammar_matcher_accept(matcher, &m->library->brace, 1) == STATUS_OK &&
+                grammar_matcher_mask(matcher, mask) != STATUS_OK;
+    grammar_matcher_free(matcher);
+    free(mask);
+    free(text);
+    json_decref(exact);
+    return !dead;
+}
+
+// Returns the text that is compiled for a schema. The caller frees it.
+static char *schema_prepare(const struct members *members, const char *schema)
+{
+    json_t *root = NULL;
+    bool has_patterns = strstr(schema, "\"patternProperties\"") && members->library->brace >= 0;
+    if (has_patterns) root = json_loads(schema, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    bool changed = root && member_names_settle(root, member_is_possible, (void *)members);
+    char *settled = changed ? json_dumps(root, JSON_COMPACT) : NULL;
+    char *text = schema_with_bounded_blanks(settled ? settled : schema);
+    free(settled);
+    json_decref(root);
+    return text;
+}
 
 static void *compile(void *arg)
 {
+    static const char *const kinds[] = {
+        [GRAMMAR_JSON_SCHEMA] = "json_schema", [GRAMMAR_REGEX] = "regex", [GRAMMAR_LARK] = "lark"};
     struct compilation *c = arg;
-    c->matcher->llg = c->matcher->library->llg.llg_new_matcher(c->init, c->kind, c->text);
+    const struct members members = {c->library, c->init};
+    char *schema = c->spec->kind == GRAMMAR_JSON_SCHEMA ? schema_prepare(&members, c->spec->text) : NULL;
+    c->matcher = text_compile(c->library, c->init, kinds[c->spec->kind], schema ? schema : c->spec->text);
+    free(schema);
     return NULL;
 }
 
@@ -199,34 +294,26 @@ static enum status compile_on_large_stack(struct compilation *c)
     int error = thread_create_with_stack(&thread, COMPILE_STACK_BYTES, compile, c);
     if (error) return status_fail(STATUS_UNAVAILABLE, "no thread to compile the grammar: %s", strerror(error));
     pthread_join(thread, NULL);
-    return STATUS_OK;
+    if (!c->library->llg.llg_matcher_get_error(c->matcher->llg)) return STATUS_OK;
+    enum status status = fail(STATUS_INVALID, c->matcher);
+    grammar_matcher_free(c->matcher);
+    return status;
 }
 
 enum status grammar_matcher_create(const struct grammar_library *library, const struct grammar_spec *spec,
                                    struct grammar_matcher **matcher_p)
 {
-    static const char *const kinds[] = {
-        [GRAMMAR_JSON_SCHEMA] = "json_schema", [GRAMMAR_REGEX] = "regex", [GRAMMAR_LARK] = "lark"};
     union {
         struct llg_init init;
         char room[1024]; // a later version 1.x of llguidance may set further members
     } u = {0};
     library->llg.llg_constraint_init_set_defaults(&u.init, library->tokenizer);
     u.init.log_buffer_level = u.init.log_stderr_level = 0;
-    grammar_limits_set(spec, &u.init.limits);
+    TRY(grammar_limits_set(spec, &u.init.limits));
     u.init.limits.verbose_errors = false; // error messages must not contain text of an answer
-    struct grammar_matcher *matcher = mem_alloc(sizeof *matcher);
-    matcher->library = library;
-    char *schema = spec->kind == GRAMMAR_JSON_SCHEMA ? schema_with_bounded_blanks(spec->text) : NULL;
-    struct compilation c = {matcher, &u.init, kinds[spec->kind], schema ? schema : spec->text};
-    enum status status = compile_on_large_stack(&c);
-    free(schema);
-    if (status == STATUS_OK && library->llg.llg_matcher_get_error(matcher->llg)) status = fail(STATUS_INVALID, matcher);
-    if (status != STATUS_OK) {
-        grammar_matcher_free(matcher);
-        return status;
-    }
-    *matcher_p = matcher;
+    struct compilation c = {.library = library, .spec = spec, .init = &u.init};
+    TRY(compile_on_large_stack(&c));
+    *matcher_p = c.matcher;
     return STATUS_OK;
 }
 
@@ -254,7 +341,19 @@ enum status grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask
 {
     size_t bytes = (size_t)matcher->library->mask_words * sizeof *mask;
     if (matcher->library->llg.llg_matcher_compute_mask_into(matcher->llg, mask, bytes) == 0) return STATUS_OK;
-    return fail(STATUS_INTERNAL, matcher);
+    return fail(STATUS_INVALID, matcher);
+}
+
+void grammar_matcher_problem(const struct grammar_matcher *matcher, char *out, size_t out_bytes)
+{
+    const char *error = matcher->library->llg.llg_matcher_get_error(matcher->llg);
+    if (!error) error = "no reason given";
+    if (strncmp(error, "NoExtension", strlen("NoExtension")) == 0) {
+        snprintf(out, out_bytes, "the grammar has a dead end: it is not complete, but allows no next token");
+    } else {
+        snprintf(out, out_bytes, "the grammar takes more work than allowed: simplify it (%.*s)",
+                 (int)strcspn(error, ";\n"), error);
+    }
 }
 
 enum status grammar_matcher_accept(struct grammar_matcher *matcher, const int32_t *tokens, int n)

@@ -4,7 +4,8 @@
 //
 // llguidance (github.com/guidance-ai/llguidance) does the work. It is a shared library, loaded at run time, so that
 // Forepack runs without it. Either of two files provides its C interface: libllguidance.so, built from its sources, or
-// _lib.abi3.so of its Python package, which also needs the matching libpython.
+// _lib.abi3.so of its Python package, which also needs a libpython. deploy/llguidance.sh installs the second file under
+// the name of the first.
 //
 // The masks depend only on the grammar and the tokens of the answer so far, so a replay that accepts the delivered
 // tokens continues with the same masks.
@@ -19,9 +20,9 @@
 #include "lib/text/grammar_spec.h"
 #include "lib/text/tokenizer.h"
 
-#define GRAMMAR_LIBRARY_DEFAULT "libllguidance.so"
 #define GRAMMAR_LIBRARY_HELP                                                                                           \
-    "llguidance's shared library, for structured output: libllguidance.so, or _lib.abi3.so of its Python package"
+    "llguidance's shared library, for structured output: libllguidance.so, or _lib.abi3.so of its Python package. "    \
+    "Default: the environment variable FOREPACK_GRAMMAR_LIBRARY, or the library that deploy/llguidance.sh installed"
 struct grammar_library; // llguidance with the vocabulary of a model
 struct grammar_matcher; // position of one answer in its grammar
 
@@ -30,7 +31,9 @@ struct grammar_matcher; // position of one answer in its grammar
 struct grammar_library *grammar_library_start(const char *path, const struct tokenizer *tokenizer, int vocab_size,
                                               const int32_t *eos, int n_eos);
 
-// Opens the library. `path` is the file, or its name for the dynamic loader. eos [n_eos] are the tokens that end an
+// Opens the library. `path` is the file, or its name for the dynamic loader. If it is NULL, the first of these is used:
+// the path in the environment variable FOREPACK_GRAMMAR_LIBRARY, the library of the installation, the library of the
+// build, the library that the dynamic loader finds. eos [n_eos] are the tokens that end an
 // answer; each is allowed when the grammar is complete. vocab_size is the model's, which is at least the tokenizer's.
 // NOT_FOUND: the file does not exist or cannot be loaded. UNSUPPORTED: it is not a usable llguidance.
 enum status grammar_library_open(const char *path, const struct tokenizer *tokenizer, int vocab_size,
@@ -49,8 +52,11 @@ void grammar_matcher_free(struct grammar_matcher *matcher); // NULL is fine
 // Returns the number of 32-bit words of a mask. Bit t % 32 of word t / 32 is set if token t may come next.
 int grammar_matcher_mask_words(const struct grammar_matcher *matcher);
 
-// Computes the mask. Returns INTERNAL if llguidance gave up, for example because of a limit on the work for one mask.
+// Computes the mask. Returns INVALID if no token may come next though the answer is not complete, or if llguidance gave
+// up because of a limit on its work.
 enum status grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask);
+// After a failed grammar_matcher_mask() or grammar_matcher_accept(): writes what is wrong with the grammar.
+void grammar_matcher_problem(const struct grammar_matcher *matcher, char *out, size_t out_bytes);
 // Appends tokens [n], none of which may end the answer. Returns INVALID if the grammar does not allow one of them.
 enum status grammar_matcher_accept(struct grammar_matcher *matcher, const int32_t *tokens, int n);
 // Returns true if the answer is complete and only its end may follow.

@@ -6,14 +6,22 @@
 #include <string.h>
 
 // Measured with llguidance 1.9.1: 16,000 units of fuel build at most 4,000 parts that may be empty, in 100 ms and 32
-// MiB. A thousand such parts, which is the most that fits 2 KiB, take 10 ms. A schema of 36 KiB with 600 members takes
-// 57,000 units. 1,000 lexer states take about 1 MiB.
+// MiB. A thousand such parts take 10 ms. A schema of 36 KiB with 600 members and no expressions takes 57,000 units, so
+// the longest schema takes about 400,000. 1,000 lexer states take about 1 MiB.
+//
+// An object of n members takes n * n steps, and optional members five times as many: 2,000 required or 890 optional
+// members take 0.2 s. Optional members also take four items each in a row of the parser. A part of a schema, such as an
+// item of prefixItems, takes 30 us.
 enum {
-    REGEX_SMALL_BYTES = 2048,
-    FUEL_SMALL_REGEX = 100000,
+    REGEX_SMALL_PARTS = 1024,
+    FUEL_SMALL_REGEX = 500000,
     FUEL_LARGE_REGEX = 16000,
     STEP_FUEL_LARGE_REGEX = 20000,
     LEXER_STATES = 50000,
+    UNITS_MAX = 4000000,
+    UNITS_OBJECT = 200,
+    MEMBERS_FEW = 100,
+    ROW_ITEMS = 4096,
 };
 
 // Returns true if the expression is only literal text and `|`.
@@ -30,46 +38,81 @@ static bool is_choice(const char *regex)
     return true;
 }
 
-static size_t strings_bytes(const json_t *value)
+// Returns how many parts of the expression may be empty or are repeated, or more: counts their operators.
+static size_t text_parts(const char *text, size_t bytes)
 {
-    size_t n = json_string_length(value), i;
-    const char *name;
-    json_t *member;
-    json_object_foreach((json_t *)value, name, member) n += strings_bytes(member);
-    json_array_foreach(value, i, member) n += strings_bytes(member);
+    size_t n = 0;
+    for (size_t i = 0; i < bytes; i++)
+        n += text[i] && strchr("?*+{|", text[i]) != NULL;
     return n;
 }
 
-static size_t names_bytes(const json_t *object)
+static size_t strings_parts(const json_t *value)
+{
+    size_t n = text_parts(json_string_value(value), json_string_length(value)), i;
+    const char *name;
+    json_t *member;
+    json_object_foreach((json_t *)value, name, member) n += strings_parts(member);
+    json_array_foreach(value, i, member) n += strings_parts(member);
+    return n;
+}
+
+static size_t names_parts(const json_t *object)
 {
     size_t n = 0;
     const char *name;
     json_t *member;
-    json_object_foreach((json_t *)object, name, member) n += strlen(name);
+    json_object_foreach((json_t *)object, name, member) n += text_parts(name, strlen(name));
     return n;
 }
 
-static size_t schema_regex_bytes(const json_t *schema)
+struct costs {
+    size_t parts;   // parts of regular expressions that may be empty, or more
+    uint64_t units; // work for the objects of schemas, see UNITS_MAX
+};
+
+// Adds the work for the members of a large object.
+static void members_add_costs(const json_t *schema, struct costs *costs)
 {
-    size_t n = 0, i;
+    const json_t *properties = json_object_get(schema, "properties"), *name;
+    uint64_t n = json_object_size(properties), optional = n;
+    size_t i;
+    json_array_foreach(json_object_get(schema, "required"), i, name)
+    {
+        bool is_named = json_is_string(name) && json_object_get(properties, json_string_value(name));
+        if (is_named && optional) optional--;
+        if (!is_named) n++;
+    }
+    if (n > MEMBERS_FEW) costs->units += n * n + 4 * optional * optional;
+}
+
+static void schema_add_costs(const json_t *schema, struct costs *costs)
+{
+    size_t i;
     const char *name;
     json_t *member;
+    if (json_is_object(schema)) {
+        costs->units += UNITS_OBJECT;
+        members_add_costs(schema, costs);
+    }
     json_object_foreach((json_t *)schema, name, member)
     {
-        if (strcmp(name, "pattern") == 0 || strcmp(name, "x-guidance") == 0) n += strings_bytes(member);
-        if (strcmp(name, "patternProperties") == 0) n += names_bytes(member);
-        n += schema_regex_bytes(member);
+        if (strcmp(name, "pattern") == 0 || strcmp(name, "x-guidance") == 0) costs->parts += strings_parts(member);
+        if (strcmp(name, "patternProperties") == 0) costs->parts += names_parts(member);
+        schema_add_costs(member, costs);
     }
-    json_array_foreach(schema, i, member) n += schema_regex_bytes(member);
-    return n;
+    json_array_foreach(schema, i, member) schema_add_costs(member, costs);
 }
 
-static size_t schema_text_regex_bytes(const char *text)
+static void schema_text_add_costs(const char *text, struct costs *costs)
 {
     json_t *schema = json_loads(text, JSON_DECODE_ANY | GRAMMAR_JSON_FLAGS, NULL);
-    size_t n = schema ? schema_regex_bytes(schema) : strlen(text); // llguidance may read text that jansson does not
+    if (schema) {
+        schema_add_costs(schema, costs);
+    } else {
+        costs->parts += strlen(text); // llguidance may read text that jansson does not
+    }
     json_decref(schema);
-    return n;
 }
 
 static const char *quoted_end(const char *c, char quote)
@@ -89,43 +132,51 @@ static const char *lark_part_end(const char *c)
     return c[n] == '>' ? c + n + 1 : c + 1;
 }
 
-// Counts the bytes of regular expressions. Only a %json outside of texts, expressions and comments starts a schema.
-static size_t lark_regex_bytes(const char *text)
+// Only a %json outside of texts, expressions and comments starts a schema.
+static void lark_add_costs(const char *text, struct costs *costs)
 {
     static const char mark[] = "%json";
-    size_t n = 0;
     for (const char *end; *text; text = end) {
         if (strncmp(text, mark, sizeof mark - 1) != 0) {
             end = lark_part_end(text);
-            n += (size_t)(end - text);
+            costs->parts += text_parts(text, (size_t)(end - text));
             continue;
         }
         json_error_t read;
         json_t *schema = json_loads(text + sizeof mark - 1, JSON_DISABLE_EOF_CHECK | GRAMMAR_JSON_FLAGS, &read);
-        if (!schema) return n + strlen(text);
-        n += sizeof mark - 1 + schema_regex_bytes(schema);
+        if (!schema) {
+            costs->parts += strlen(text);
+            return;
+        }
+        schema_add_costs(schema, costs);
         end = text + sizeof mark - 1 + read.position;
         json_decref(schema);
     }
-    return n;
 }
 
-// Returns how many bytes of the grammar are or may be regular expressions: patterns of a JSON schema, a whole regular
-// expression that is more than a choice of texts, a Lark grammar without its JSON schemas.
-static size_t grammar_regex_bytes(const struct grammar_spec *spec)
+// Counts the regular expressions of a grammar: the patterns of a JSON schema, a whole regular expression that is more
+// than a choice of texts, a Lark grammar without its JSON schemas.
+static struct costs grammar_costs(const struct grammar_spec *spec)
 {
-    switch (spec->kind) {
-    case GRAMMAR_JSON_SCHEMA: return schema_text_regex_bytes(spec->text);
-    case GRAMMAR_REGEX: return is_choice(spec->text) ? 0 : strlen(spec->text);
-    case GRAMMAR_LARK: return lark_regex_bytes(spec->text);
-    default: return 0;
-    }
+    struct costs costs = {0};
+    if (spec->kind == GRAMMAR_JSON_SCHEMA) schema_text_add_costs(spec->text, &costs);
+    if (spec->kind == GRAMMAR_REGEX && !is_choice(spec->text)) costs.parts = text_parts(spec->text, strlen(spec->text));
+    if (spec->kind == GRAMMAR_LARK) lark_add_costs(spec->text, &costs);
+    return costs;
 }
 
-void grammar_limits_set(const struct grammar_spec *spec, struct llg_limits *limits)
+enum status grammar_limits_set(const struct grammar_spec *spec, struct llg_limits *limits)
 {
-    bool is_small = grammar_regex_bytes(spec) <= REGEX_SMALL_BYTES;
+    const struct costs costs = grammar_costs(spec);
+    if (costs.units > UNITS_MAX)
+        return status_fail(STATUS_INVALID,
+                           "the JSON schema has too many members: one object may have about 2,000 required or 890 "
+                           "optional ones, and all schemas together %d parts",
+                           UNITS_MAX / UNITS_OBJECT);
+    bool is_small = costs.parts <= REGEX_SMALL_PARTS;
     limits->initial_lexer_fuel = is_small ? FUEL_SMALL_REGEX : FUEL_LARGE_REGEX;
     if (!is_small) limits->step_lexer_fuel = STEP_FUEL_LARGE_REGEX;
     limits->max_lexer_states = LEXER_STATES;
+    limits->max_items_in_row = ROW_ITEMS;
+    return STATUS_OK;
 }

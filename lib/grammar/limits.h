@@ -12,5 +12,6 @@
 // Flags for jansson to read JSON like llguidance: integers of any size, and the character 0 in texts.
 enum { GRAMMAR_JSON_FLAGS = JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL };
 
-// Sets limits that keep every grammar within about 100 ms and 64 MiB to compile, and a matcher within about 64 MiB.
-void grammar_limits_set(const struct grammar_spec *spec, struct llg_limits *limits);
+// Sets limits that keep every grammar within about a second and 64 MiB to compile, and a matcher within about 64 MiB.
+// Ordinary schemas take 1 to 150 ms. INVALID: a JSON schema has too many members.
+enum status grammar_limits_set(const struct grammar_spec *spec, struct llg_limits *limits);

@@ -9,9 +9,11 @@
 //
 // Events are edge-triggered and armed once: a turn reads and writes until the socket would block or the connection has
 // used up its share of the turn.
+#include <arpa/inet.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -23,6 +25,7 @@
 
 enum {
     BODY_FIRST_BYTES = 4096,
+    DECODED_BYTES = 16 << 10, // decoded at a time
     BODY_PROGRESS_BYTES = 1024,
     RESPONSE_PROGRESS_BYTES = 16 << 10,
     ERROR_BODY_BYTES = 1024,
@@ -80,6 +83,7 @@ static void hold(struct connection *c)
 {
     size_t bytes = HTTP_CONNECTION_BYTES + c->in_charge + (c->ssl ? HTTP_TLS_BYTES : 0);
     if (c->exchange) bytes += c->exchange->body_size;
+    if (c->gunzip) bytes += HTTP_GUNZIP_BYTES + http_buffer_size(&c->coded);
     if (bytes != c->peer.held_bytes) peer_hold(&c->peer, bytes);
 }
 
@@ -97,10 +101,18 @@ void connection_prove(struct connection *c)
     if (c->peer.class == PEER_UNPROVEN) peer_prove(&c->peer);
 }
 
+static void end_decoding(struct connection *c)
+{
+    http_gunzip_free(c->gunzip);
+    c->gunzip = NULL;
+    http_buffer_free(&c->coded);
+}
+
 static void finish_exchange(struct connection *c, bool disconnected)
 {
     struct http_exchange *x = c->exchange;
     c->exchange = NULL;
+    end_decoding(c);
     if (!x) return;
     exchange_close(x, disconnected);
     if (c->state != HTTP_CLOSED) hold(c);
@@ -165,7 +177,7 @@ static void close_with(struct connection *c, bool reset)
     socket_close(c, reset);
     drop_input(c);
     http_buffer_free(&c->out);
-    address_counts_remove(server->addresses, &c->address);
+    if (!c->proxied) address_counts_remove(server->addresses, &c->address);
     atomic_fetch_sub(&server->connections, 1);
     http_loop_bury(c->loop, c);
 }
@@ -240,9 +252,9 @@ static void add_own_headers(struct connection *c, struct http_buffer *extra)
 {
     struct http_server *server = c->loop->server;
     char lines[OWN_HEADERS_BYTES];
-    if (c->exchange && c->exchange->notify)
-        exchange_take_headers(c->exchange, extra); // on_head was called
-    else if (server->o.own_headers)
+    if (c->exchange) exchange_take_headers(c->exchange, extra);
+    if (c->exchange && c->exchange->notify) return; // on_head has added them
+    if (server->o.own_headers)
         http_buffer_append(extra, lines, server->o.own_headers(c->exchange, lines, sizeof lines));
 }
 
@@ -265,10 +277,20 @@ static void answer(struct connection *c, const struct response_head *head, const
     await_progress(c);
 }
 
+// Writes the client's address and returns it.
+static const char *write_client(const struct connection *c, char text[INET6_ADDRSTRLEN])
+{
+    const struct in6_addr *client = c->exchange ? &c->exchange->client : &c->address;
+    bool v4 = IN6_IS_ADDR_V4MAPPED(client);
+    return inet_ntop(v4 ? AF_INET : AF_INET6, client->s6_addr + (v4 ? 12 : 0), text, INET6_ADDRSTRLEN);
+}
+
 static void refuse_with(struct connection *c, int status, const char *sentence, struct http_buffer *extra)
 {
     struct http_server *server = c->loop->server;
-    log_event(LOG_DEBUG, "http_request_refused", LOG_FIELD("status", status), LOG_FIELD("reason", sentence));
+    char client[INET6_ADDRSTRLEN];
+    log_event(LOG_DEBUG, "http_request_refused", LOG_FIELD("status", status), LOG_FIELD("reason", sentence),
+              LOG_FIELD("client", write_client(c, client)));
     char body[ERROR_BODY_BYTES];
     size_t size = write_error_body(c, status, sentence, body);
     struct response_head head = {.status = status,
@@ -307,6 +329,7 @@ static void complete_request(struct connection *c)
 {
     struct http_exchange *x = c->exchange;
     bool started;
+    end_decoding(c);
     exchange_set_complete(x, &started);
     set_state(c, HTTP_HANDLING);
     set_deadline(c, INT64_MAX);
@@ -320,6 +343,8 @@ static size_t max_body_bytes(const struct http_exchange *x, const struct http_se
     return x->route->max_body_bytes ? x->route->max_body_bytes : server->o.max_body_bytes;
 }
 
+static const char too_large[] = "the body is larger than the limit of this path";
+
 static void write_continue(struct connection *c)
 {
     static const char line[] = "HTTP/1.1 100 Continue\r\n\r\n";
@@ -332,9 +357,30 @@ static void await_body(struct connection *c)
     struct http_exchange *x = c->exchange;
     set_state(c, HTTP_BODY);
     await_progress(c);
+    c->coded_size = 0;
+    c->body_received = false;
     c->chunks = (struct http_chunks){0};
     c->body_left = x->head.content_length;
-    if (x->head.expect_continue && !x->head.http_1_0) write_continue(c);
+    bool begun = c->head_size > c->scan.at; // the client has not waited
+    if (x->head.expect_continue && !x->head.http_1_0 && !begun) write_continue(c);
+}
+
+// Prepares to decode the body. Returns false if the request was refused.
+static bool begin_decoding(struct connection *c)
+{
+    const char *coding = http_header(c->exchange, "content-encoding");
+    bool twice = coding && http_header_after(c->exchange, "content-encoding", coding);
+    if (!coding || (!twice && strcasecmp(coding, "identity") == 0)) return true;
+    if (!twice && (strcasecmp(coding, "gzip") == 0 || strcasecmp(coding, "x-gzip") == 0)) {
+        c->gunzip = http_gunzip_open();
+        hold(c);
+        return true;
+    }
+    struct http_buffer accepted = {0};
+    http_buffer_text(&accepted, "Accept-Encoding: gzip, identity\r\n");
+    refuse_with(c, 415, "the Content-Encoding of the body is not gzip: send the body as gzip or without an encoding",
+                &accepted);
+    return false;
 }
 
 static void start_handling(struct connection *c)
@@ -348,10 +394,10 @@ static void start_handling(struct connection *c)
         set_state(c, HTTP_HANDLING);
         set_deadline(c, INT64_MAX);
     } else if (x->head.content_length > max_body_bytes(x, c->loop->server)) {
-        refuse(c, 413, "the body is larger than the limit of this path");
+        refuse(c, 413, too_large);
     } else if (x->complete) {
         complete_request(c);
-    } else {
+    } else if (begin_decoding(c)) {
         await_body(c);
     }
 }
@@ -362,6 +408,39 @@ static bool is_too_old(const struct connection *c)
     return age_ms && c->loop->now_us - c->opened_us > 1000 * age_ms;
 }
 
+// Counts the request for the address that a trusted proxy forwarded. Returns false if the request was refused.
+static bool count_client(struct connection *c)
+{
+    struct http_exchange *x = c->exchange;
+    struct http_server *server = c->loop->server;
+    if (!c->proxied) return true;
+    x->client = http_forwarded_client(&server->proxies, &c->address, x->texts + x->head.fields);
+    x->client_counted = address_counts_add(server->addresses, &x->client);
+    if (x->client_counted) return true;
+    struct http_buffer retry = {0};
+    http_buffer_text(&retry, "Retry-After: 1\r\n");
+    refuse_with(c, 429, "the client's address has its maximum of requests at one time", &retry);
+    return false;
+}
+
+// Returns false if the request was refused, or was a web page's question whether it may send a request.
+static bool admit_page(struct connection *c)
+{
+    struct http_exchange *x = c->exchange;
+    const struct http_site *site = &c->loop->server->o.site;
+    const char *sentence;
+    http_site_add_headers(site, &x->head, x->texts, &x->extra);
+    int status = http_site_check(site, &x->head, x->texts, &sentence);
+    struct http_buffer lines = {0};
+    if (status)
+        refuse(c, status, sentence);
+    else if (http_site_preflight(site, &x->head, x->texts, &lines))
+        answer(c, &(struct response_head){.status = 204}, "", &lines);
+    else
+        return true;
+    return false;
+}
+
 static void start_request(struct connection *c, const struct http_head *head)
 {
     struct http_server *server = c->loop->server;
@@ -369,6 +448,7 @@ static void start_request(struct connection *c, const struct http_head *head)
     struct http_exchange *x = exchange_create(c, head, c->loop->texts);
     c->exchange = x;
     if (is_too_old(c)) x->head.keep_alive = false;
+    if (!count_client(c) || !admit_page(c)) return;
     char methods[HTTP_METHODS_BYTES];
     enum route_result result = route_find(server->o.routes, http_method(x), http_path(x), &x->route, methods);
     if (result == ROUTE_FOUND)
@@ -482,7 +562,7 @@ static bool add_body(struct connection *c, const char *bytes, size_t size)
     struct http_exchange *x = c->exchange;
     struct http_server *server = c->loop->server;
     if (x->body_size + size > max_body_bytes(x, server)) {
-        refuse(c, 413, "the body is larger than the limit of this path");
+        refuse(c, 413, too_large);
         return false;
     }
     atomic_fetch_add(&server->body_bytes, size);
@@ -494,7 +574,8 @@ static bool add_body(struct connection *c, const char *bytes, size_t size)
     x->body_charge += size;
     if (x->body_size + size + 1 > x->body_capacity) {
         size_t capacity = x->body_capacity ? 2 * x->body_capacity : BODY_FIRST_BYTES;
-        if (x->head.has_length && capacity > x->head.content_length + 1) capacity = x->head.content_length + 1;
+        if (x->head.has_length && !c->gunzip && capacity > x->head.content_length + 1)
+            capacity = x->head.content_length + 1;
         if (capacity < x->body_size + size + 1) capacity = x->body_size + size + 1;
         x->body = mem_resize(x->body, capacity, 1);
         x->body_capacity = capacity;
@@ -514,13 +595,57 @@ static void note_progress(struct connection *c, size_t size, uint32_t enough)
     if (c->progress >= enough) await_progress(c);
 }
 
+// Takes bytes of the body as they were sent. Returns false if the request was refused.
+static bool take_body(struct connection *c, const char *bytes, size_t size)
+{
+    if (!c->gunzip) return add_body(c, bytes, size);
+    if (size > max_body_bytes(c->exchange, c->loop->server) - c->coded_size) {
+        refuse(c, 413, too_large);
+        return false;
+    }
+    c->coded_size += size;
+    http_buffer_append(&c->coded, bytes, size);
+    return true;
+}
+
+static void end_body(struct connection *c)
+{
+    c->body_received = true;
+    if (!c->gunzip) complete_request(c);
+}
+
+static bool has_coded(const struct connection *c)
+{
+    return c->gunzip && http_buffer_size(&c->coded);
+}
+
+// Decodes what has arrived of the body, up to the connection's share of the turn.
+static void decode_body(struct connection *c, int64_t *share)
+{
+    char decoded[DECODED_BYTES];
+    while (has_coded(c) && *share > 0) {
+        size_t used, n;
+        bool sound = http_gunzip_run(c->gunzip, http_buffer_start(&c->coded), http_buffer_size(&c->coded), &used,
+                                     decoded, sizeof decoded, &n);
+        http_buffer_consume(&c->coded, used);
+        *share -= (int64_t)(n + used);
+        if (!sound) refuse(c, 400, "the body is not gzip, as its Content-Encoding says");
+        if (!sound || !add_body(c, decoded, n)) return;
+    }
+    if (!c->gunzip || !c->body_received || has_coded(c)) return;
+    if (http_gunzip_is_whole(c->gunzip))
+        complete_request(c);
+    else
+        refuse(c, 400, "the gzip body ends too early");
+}
+
 static size_t feed_length_body(struct connection *c, const char *bytes, size_t size)
 {
     size_t n = size < c->body_left ? size : (size_t)c->body_left;
-    if (!add_body(c, bytes, n)) return 0;
+    if (!take_body(c, bytes, n)) return 0;
     c->body_left -= n;
     note_progress(c, n, BODY_PROGRESS_BYTES);
-    if (c->body_left == 0) complete_request(c);
+    if (c->body_left == 0) end_body(c);
     return n;
 }
 
@@ -535,13 +660,14 @@ static size_t feed_chunked_body(struct connection *c, const char *bytes, size_t 
             refuse(c, 400, "the chunked body is malformed");
             break;
         }
-        if (n && !add_body(c, data, n)) break;
-        if (c->chunks.left > max_body_bytes(c->exchange, c->loop->server) - c->exchange->body_size) {
-            refuse(c, 413, "the body is larger than the limit of this path"); // known once a chunk states its size
+        if (n && !take_body(c, data, n)) break;
+        size_t received = c->gunzip ? c->coded_size : c->exchange->body_size;
+        if (c->chunks.left > max_body_bytes(c->exchange, c->loop->server) - received) {
+            refuse(c, 413, too_large); // known once a chunk states its size
             break;
         }
         if (result == HTTP_PARSE_DONE) {
-            complete_request(c);
+            end_body(c);
             return used;
         }
     }
@@ -553,7 +679,7 @@ static size_t feed_chunked_body(struct connection *c, const char *bytes, size_t 
 static size_t feed_once(struct connection *c, const char *bytes, size_t size)
 {
     if (c->state == HTTP_HEAD) return feed_head(c, bytes, size);
-    if (c->state == HTTP_BODY)
+    if (c->state == HTTP_BODY && !c->body_received)
         return c->exchange->head.chunked ? feed_chunked_body(c, bytes, size) : feed_length_body(c, bytes, size);
     return 0;
 }
@@ -593,6 +719,7 @@ static void feed(struct connection *c, const char *bytes, size_t size)
 // further request will be served: input may have been dropped, and TLS cannot continue after a gap.
 static size_t wanted_bytes(const struct connection *c)
 {
+    if (has_coded(c)) return 0;
     if (c->state == HTTP_HEAD || c->state == HTTP_BODY || c->state == HTTP_LINGER) return HTTP_IN_BYTES;
     if (c->state != HTTP_HANDLING && c->state != HTTP_FLUSHING) return 0;
     if (c->state == HTTP_FLUSHING && c->close_after) return 0;
@@ -603,6 +730,7 @@ static size_t wanted_bytes(const struct connection *c)
 static void read_input(struct connection *c, int64_t *share)
 {
     if (c->unfed && c->state == HTTP_HEAD) feed_kept(c);
+    decode_body(c, share);
     size_t wanted;
     int without_data = 0; // TLS records without data, such as new keys: they cost more than their bytes
     while (c->readable && *share > 0 && (wanted = wanted_bytes(c)) > 0) {
@@ -618,6 +746,7 @@ static void read_input(struct connection *c, int64_t *share)
         *share -= n > HTTP_READ_MIN_COST ? n : HTTP_READ_MIN_COST;
         atomic_fetch_add(&c->loop->server->received_bytes, (size_t)n);
         if (c->state != HTTP_LINGER) feed(c, c->loop->in, (size_t)n);
+        decode_body(c, share);
     }
 }
 
@@ -717,7 +846,7 @@ static void note_ready(struct connection *c)
     if (c->state == HTTP_CLOSED) return;
     bool may_read = c->readable && !c->read_awaits_room, may_write = c->writable && !c->write_awaits_bytes;
     bool more = (may_read && wanted_bytes(c)) || (may_write && http_buffer_size(&c->out)) ||
-                (c->unfed && c->state == HTTP_HEAD);
+                (c->unfed && c->state == HTTP_HEAD) || has_coded(c);
     if (more) http_loop_ready(c->loop, c);
 }
 
@@ -777,11 +906,11 @@ void connection_expire(struct connection *c)
     if (c->state != HTTP_CLOSED) connection_turn(c);
 }
 
-void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *address)
+void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *address, bool proxied)
 {
     struct http_server *server = loop->server;
     struct connection *c = mem_alloc(sizeof *c);
-    *c = (struct connection){.loop = loop, .fd = fd, .address = address->sin6_addr};
+    *c = (struct connection){.loop = loop, .fd = fd, .address = address->sin6_addr, .proxied = proxied};
     c->timer.due_us = INT64_MAX;
     c->opened_us = loop->now_us;
     c->writable = true;

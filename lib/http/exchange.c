@@ -19,6 +19,7 @@ struct http_exchange *exchange_create(struct connection *c, const struct http_he
     x->head = *head;
     x->loop = c->loop;
     x->connection = c;
+    x->client = c->address;
     x->context = c->loop->server->o.context;
     x->complete = !head->chunked && head->content_length == 0;
     atomic_init(&x->references, 1);
@@ -81,6 +82,7 @@ void exchange_close(struct http_exchange *x, bool disconnected)
     exchange_count_unread(x, 0 - atomic_load(&x->unread));
     pthread_mutex_unlock(&x->lock);
     x->connection = NULL;
+    if (x->client_counted) address_counts_remove(server->addresses, &x->client);
     if (x->notify && x->route->on_close) x->route->on_close(x, disconnected);
     count_exchange_closed(server);
     http_unref(x);

@@ -5,7 +5,8 @@
 //
 // Options limit the connections in total and per address, the bytes and time of a request's head, body and unread
 // response, and the bytes of all bodies together. A request that breaks the protocol is answered with 400 and its
-// connection is closed. Requests with contradictory or repeated lengths never reach a handler.
+// connection is closed. Requests with contradictory or repeated lengths never reach a handler. A body with
+// Content-Encoding: gzip is decoded, within the limit of bodies; other encodings are refused with 415.
 //
 // A client that closes its connection, or only its sending side, ends its requests: on_close is called immediately,
 // even while nothing is being sent.
@@ -22,6 +23,7 @@
 #include <stdint.h>
 
 #include "lib/base/status.h"
+#include "lib/http/site.h"
 
 struct http_server;
 struct http_exchange; // a request and its response; reference-counted
@@ -53,10 +55,14 @@ struct http_server_options {
     // NULL: plain text. Changed files are read again. Files that cannot be used are logged, and the last files stay in
     // use.
     const struct http_tls_files *tls;
-    int threads;                     // [1]
-    int max_connections;             // [20000] at this number a new connection replaces the longest-idle connection,
-                                     // or is closed if none is idle; raises the limit of descriptors to this number
-    int max_connections_per_address; // [0: no bound]
+    int threads;         // [1]
+    int max_connections; // [20000] at this number a new connection replaces the longest-idle connection,
+                         // or is closed if none is idle; raises the limit of descriptors to this number
+    // [0: no bound] A connection of a trusted proxy counts as nothing. Each of its requests counts, while it lasts, as
+    // a connection of the address that it was forwarded for.
+    int max_connections_per_address;
+    const char *trusted_proxies; // [none] networks of proxies, in the form of lib/http/forwarded.h
+    struct http_site site;       // web pages that may use the server
     // Clients must show a key (http_prove()). Until then they share a small memory budget (lib/base/peer_budget.h).
     bool proof;
     size_t max_head_bytes; // [32 KiB]
@@ -77,10 +83,10 @@ struct http_server_options {
     // [0: no bound] A connection older than this closes after its next response, so that clients show their
     // certificates again.
     int64_t max_connection_age_ms;
-    // Writes the body of the server's own error responses (400, 404, 405, 408, 413, 417, 431, 501, 503, 505), JSON or
-    // text, to `body` [room] and returns its size, at most `room`. `path` is the path of the request, or the start of
-    // its target if the head could not be parsed, or "" if neither is known. error_body NULL: the server sends a line
-    // of text.
+    // Writes the body of the server's own error responses (400, 403, 404, 405, 408, 413, 415, 417, 421, 429, 431, 501,
+    // 503, 505), JSON or text, to `body` [room] and returns its size, at most `room`. `path` is the path of the
+    // request, or the start of its target if the head could not be parsed, or "" if neither is known. error_body NULL:
+    // the server sends a line of text.
     size_t (*error_body)(const char *path, int status, const char *sentence, char *body, size_t room);
     const char *error_type; // content type of these bodies
     // Writes further headers of the responses that the server sends without calling on_head, such as 400 and 413: lines
@@ -118,7 +124,7 @@ struct http_server *http_server_of(const struct http_exchange *x); // may be cal
 void http_set_user(struct http_exchange *x, void *user);
 void *http_user(const struct http_exchange *x);
 const char *http_method(const struct http_exchange *x);
-const char *http_path(const struct http_exchange *x);                     // decoded, without the query
+const char *http_path(const struct http_exchange *x);                     // see struct http_head
 const char *http_header(const struct http_exchange *x, const char *name); // the first, in any letter case; NULL: none
 void http_prove(struct http_exchange *x); // call it in on_head: the client has shown a key
 // Returns the next header of this name. `value` is the result of http_header() or of the previous call. NULL: no

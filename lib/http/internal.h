@@ -16,6 +16,8 @@
 #include "lib/base/peer_budget.h"
 #include "lib/base/tls_server.h"
 #include "lib/http/buffer.h"
+#include "lib/http/forwarded.h"
+#include "lib/http/gunzip.h"
 #include "lib/http/http.h"
 #include "lib/http/parse.h"
 #include "lib/http/timers.h"
@@ -53,8 +55,11 @@ struct connection {
     const char *head; // bytes of the request so far, while it is parsed; otherwise NULL, and `in` has the bytes
     size_t head_size;
     struct http_chunks chunks;
-    uint64_t body_left; // bytes still to come of a body with a length
-    uint32_t progress;  // bytes of the body or the response since the time limit was last extended
+    uint64_t body_left;         // bytes still to come of a body with a length
+    struct http_gunzip *gunzip; // decodes the body; NULL: the body is not encoded
+    struct http_buffer coded;   // bytes of the body that are not decoded yet
+    size_t coded_size;          // bytes of the encoded body so far
+    uint32_t progress;          // bytes of the body or the response since the time limit was last extended
     int fd;
     struct peer peer; // accounts the memory that the connection holds
     struct in6_addr address;
@@ -76,6 +81,8 @@ struct connection {
     bool close_after;      // the connection closes after the response
     bool unfed;            // `in` has not been parsed since the last response
     bool is_head;          // the request's method is HEAD
+    bool body_received;    // the whole encoded body has arrived
+    bool proxied;          // the client is a trusted proxy
 };
 
 struct http_exchange {
@@ -99,7 +106,9 @@ struct http_exchange {
     struct http_loop *loop;        // valid until closed
     struct connection *connection; // used only by the loop; NULL once closed
     const struct http_route *route;
-    bool notify; // a handler was called, so on_close must be called
+    struct in6_addr client; // address of the client, which may be one that a trusted proxy forwarded
+    bool client_counted;    // the client's address counts this request as a connection
+    bool notify;            // a handler was called, so on_close must be called
     void *context, *user;
     struct http_head head;
     char texts[]; // of the head
@@ -131,6 +140,7 @@ struct http_server {
     int listeners[ADDRESS_SOCKETS_MAX], n_listeners, port;
     struct tls_server *tls;           // NULL: plain
     struct address_counts *addresses; // NULL: no bound
+    struct http_networks proxies;     // trusted ones
     atomic_bool stopping, closing;
     atomic_int connections, exchanges;
     atomic_int sharing; // exchanges whose unread bytes are not small (lib/base/equal_share.h)
@@ -152,7 +162,7 @@ void http_loop_ready(struct http_loop *loop, struct connection *c);    // c has 
 void http_loop_bury(struct http_loop *loop, struct connection *c);     // c is freed after this batch of events
 
 // --- connection.c
-void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *address);
+void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *address, bool proxied);
 void connection_event(struct connection *c, uint32_t events);
 void connection_turn(struct connection *c);
 void connection_expire(struct connection *c);

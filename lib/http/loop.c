@@ -204,13 +204,14 @@ static bool close_idle(struct http_loop *loop)
     return true;
 }
 
-static const char *admit(struct http_loop *loop, const struct in6_addr *address)
+static const char *admit(struct http_loop *loop, const struct in6_addr *address, bool proxied)
 {
     struct http_server *server = loop->server;
-    if (!address_counts_add(server->addresses, address)) return "the client's address has its maximum of connections";
+    if (!proxied && !address_counts_add(server->addresses, address))
+        return "the client's address has its maximum of connections";
     if (atomic_fetch_add(&server->connections, 1) < server->o.max_connections || close_idle(loop)) return NULL;
     atomic_fetch_sub(&server->connections, 1);
-    address_counts_remove(server->addresses, address);
+    if (!proxied) address_counts_remove(server->addresses, address);
     return "the server has its maximum of connections";
 }
 
@@ -218,14 +219,15 @@ static void accept_one(struct http_loop *loop, int fd, const struct sockaddr_sto
 {
     struct http_server *server = loop->server;
     struct sockaddr_in6 address = address_to_ipv6(from);
-    const char *refusal = admit(loop, &address.sin6_addr);
+    bool proxied = http_networks_have(&server->proxies, &address.sin6_addr);
+    const char *refusal = admit(loop, &address.sin6_addr, proxied);
     if (refusal) {
         count_refused(server, refusal); // before the client can see the refusal
         close(fd);
         return;
     }
     atomic_fetch_add(&server->accepted, 1);
-    connection_open(loop, fd, &address);
+    connection_open(loop, fd, &address, proxied);
 }
 
 static void accept_some(struct http_loop *loop, int listener)

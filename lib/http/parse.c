@@ -61,6 +61,9 @@ struct reader {
     struct http_head *head;
     const char *sentence;
     int n_host, n_length, n_coding;
+    const char *host, *target_host; // NULL: none
+    size_t host_size, target_host_size;
+    int coding_status; // refusal of the transfer coding, or 0
 };
 
 static int refuse(struct reader *r, int status, const char *sentence)
@@ -85,7 +88,7 @@ static char escape_read(const char *at, const char *end)
     return high < 0 || low < 0 ? 0 : (char)(16 * high + low);
 }
 
-// Adds the path with its %XX decoded. Returns false if one of them is invalid.
+// Adds the path with its %XX decoded. Drops a slash at its end, as web servers do. Returns false if a %XX is invalid.
 static bool add_path(struct reader *r, const char *at, const char *end)
 {
     char *out = r->texts + r->head->text_size, *start = out;
@@ -94,6 +97,7 @@ static bool add_path(struct reader *r, const char *at, const char *end)
         if (!*out++) return false;
         if (*at == '%') at += 2;
     }
+    if (out - start > 1 && out[-1] == '/') out--;
     *out++ = '\0';
     r->head->text_size += (size_t)(out - start);
     return true;
@@ -106,17 +110,24 @@ static bool query_is_sound(const char *at, const char *end)
     return true;
 }
 
-// Parses "/path?query", or "http://host/path?query" as in requests to proxies, or "*".
+static bool is_options(const struct reader *r)
+{
+    return strcmp(r->texts + r->head->method, "OPTIONS") == 0;
+}
+
+// Parses "/path?query", or "http://host/path?query" as in requests to proxies, or "*" of OPTIONS.
 static int parse_target(struct reader *r, const char *at, const char *end)
 {
     for (const char *c = at; c < end; c++)
         if (*c <= ' ' || *c >= 127 || *c == '#')
             return refuse(r, 400, "the request target contains a character that must be percent-encoded");
     if (end - at > 7 && (strncasecmp(at, "http://", 7) == 0 || (end - at > 8 && strncasecmp(at, "https://", 8) == 0))) {
-        at += 7 + (at[4] != ':');
+        const char *host = at += 7 + (at[4] != ':');
         while (at < end && *at != '/' && *at != '?')
             at++;
-    } else if (at == end || (*at != '/' && !(*at == '*' && end - at == 1))) {
+        r->target_host = host;
+        r->target_host_size = (size_t)(at - host);
+    } else if (at == end || (*at != '/' && !(*at == '*' && end - at == 1 && is_options(r)))) {
         return refuse(r, 400, "the request target is not a path that starts with '/'");
     }
     const char *query = memchr(at, '?', (size_t)(end - at));
@@ -176,25 +187,69 @@ static int parse_length(struct reader *r, const char *value, size_t size)
     return 0;
 }
 
+// Returns the next word of a list whose entries are separated by commas and blanks. *at_p moves past it. The word is
+// empty at the end of the list.
+static const char *next_word(const char **at_p, const char *end, size_t *size_p)
+{
+    const char *at = *at_p;
+    while (at < end && (is_blank(*at) || *at == ','))
+        at++;
+    const char *word = at;
+    while (at < end && *at != ',' && !is_blank(*at))
+        at++;
+    *at_p = at;
+    *size_p = (size_t)(at - word);
+    return word;
+}
+
+// Only `chunked` is known. Where it is not the last coding, or is given twice, the end of the body is unknown.
 static int parse_coding(struct reader *r, const char *value, size_t size)
 {
     if (r->n_coding++) return refuse(r, 400, "Transfer-Encoding is given more than once");
-    if (!same(value, size, "chunked")) return refuse(r, 501, "Transfer-Encoding is not 'chunked'");
-    r->head->chunked = true;
+    r->head->chunked = same(value, size, "chunked");
+    if (r->head->chunked) return 0;
+    int n_chunked = 0;
+    bool last = size == 0; // an empty value is as unclear
+    size_t n;
+    for (const char *at = value, *word; word = next_word(&at, value + size, &n), n > 0;) {
+        last = same(word, n, "chunked");
+        n_chunked += last;
+    }
+    r->coding_status = n_chunked > 1 || (n_chunked == 1 && !last) || size == 0 ? 400 : 501;
     return 0;
 }
 
 static void parse_connection(struct reader *r, const char *at, const char *end)
 {
-    while (at < end) {
-        while (at < end && (is_blank(*at) || *at == ','))
-            at++;
-        const char *word = at;
-        while (at < end && *at != ',' && !is_blank(*at))
-            at++;
-        if (same(word, (size_t)(at - word), "close")) r->head->keep_alive = false;
-        if (same(word, (size_t)(at - word), "keep-alive") && r->head->http_1_0) r->head->keep_alive = true;
+    size_t n;
+    for (const char *word; word = next_word(&at, end, &n), n > 0;) {
+        if (same(word, n, "close")) r->head->keep_alive = false;
+        if (same(word, n, "keep-alive") && r->head->http_1_0) r->head->keep_alive = true;
     }
+}
+
+// Returns true for a name or an address, with or without a port. RFC 3986 also allows escapes and other marks in names,
+// which DNS does not have.
+static bool host_is_sound(const char *at, const char *end)
+{
+    const char *start = at;
+    bool bracket = at < end && *at == '[';
+    for (at += bracket; at < end && (is_token((unsigned char)*at) || (bracket && *at == ':')); at++)
+        ;
+    if (bracket && (at == end || *at++ != ']')) return false;
+    if (at == start || (at < end && *at++ != ':')) return false;
+    while (at < end && *at >= '0' && *at <= '9')
+        at++;
+    return at == end;
+}
+
+static int parse_host(struct reader *r, const char *value, size_t size)
+{
+    if (r->n_host++) return refuse(r, 400, "Host is given more than once");
+    if (!host_is_sound(value, value + size)) return refuse(r, 400, "Host is not a host name or an address with a port");
+    r->host = value;
+    r->host_size = size;
+    return 0;
 }
 
 static int parse_known_field(struct reader *r, const char *name, size_t name_size, const char *value, size_t size)
@@ -202,7 +257,7 @@ static int parse_known_field(struct reader *r, const char *name, size_t name_siz
     if (same(name, name_size, "content-length")) return parse_length(r, value, size);
     if (same(name, name_size, "transfer-encoding")) return parse_coding(r, value, size);
     if (same(name, name_size, "connection")) parse_connection(r, value, value + size);
-    if (same(name, name_size, "host") && r->n_host++) return refuse(r, 400, "Host is given more than once");
+    if (same(name, name_size, "host")) return parse_host(r, value, size);
     if (same(name, name_size, "expect")) {
         if (!same(value, size, "100-continue")) return refuse(r, 417, "Expect is not '100-continue'");
         r->head->expect_continue = true;
@@ -246,10 +301,14 @@ static bool next_line(struct reader *r, const char **line_p, const char **end_p)
 static int check_fields(struct reader *r)
 {
     const struct http_head *head = r->head;
-    if (head->chunked && head->has_length) return refuse(r, 400, "Content-Length and Transfer-Encoding are both given");
-    if (head->chunked && head->http_1_0) return refuse(r, 400, "HTTP/1.0 has no Transfer-Encoding");
+    if (r->n_coding && head->has_length) return refuse(r, 400, "Content-Length and Transfer-Encoding are both given");
+    if (r->n_coding && head->http_1_0) return refuse(r, 400, "HTTP/1.0 has no Transfer-Encoding");
+    if (r->coding_status == 400) return refuse(r, 400, "Transfer-Encoding does not end with one 'chunked'");
+    if (r->coding_status) return refuse(r, r->coding_status, "Transfer-Encoding is not 'chunked'");
     if (!head->http_1_0 && r->n_host == 0) return refuse(r, 400, "Host is missing");
-    return 0;
+    bool differ = r->target_host && r->host &&
+                  (r->target_host_size != r->host_size || strncasecmp(r->target_host, r->host, r->host_size) != 0);
+    return differ ? refuse(r, 400, "Host and the request target name different hosts") : 0;
 }
 
 static int parse_lines(struct reader *r)
@@ -290,7 +349,6 @@ const char *http_pair(const char *pairs, const char *name)
 
 enum {
     CHUNK_SIZE, // hex digits
-    CHUNK_EXTENSION,
     CHUNK_SIZE_LF,
     CHUNK_DATA,
     CHUNK_DATA_CR,
@@ -299,7 +357,14 @@ enum {
     TRAILER,
     TRAILER_LF,
     LAST_LF,
-    CHUNK_DONE
+    CHUNK_DONE,
+    EXTENSION_START, // after ';'
+    EXTENSION_NAME,
+    EXTENSION_EQUALS, // after '='
+    EXTENSION_VALUE,
+    EXTENSION_QUOTED,
+    EXTENSION_ESCAPED,
+    EXTENSION_END // after a quoted value, or a blank
 };
 enum { SIZE_DIGITS_MAX = 12 };
 
@@ -310,17 +375,46 @@ static bool step_size(struct http_chunks *c, char byte)
         c->left = 16 * c->left + (uint64_t)digit;
         return ++c->digits <= SIZE_DIGITS_MAX;
     }
-    c->state = byte == '\r' ? CHUNK_SIZE_LF : CHUNK_EXTENSION;
+    c->state = byte == '\r' ? CHUNK_SIZE_LF : EXTENSION_START;
     return c->digits > 0 && (byte == '\r' || byte == ';');
 }
 
-static bool step_text(struct http_chunks *c, char byte, int after_cr, uint32_t *count, uint32_t max)
+static bool step_extension_end(struct http_chunks *c, char byte)
+{
+    c->state = byte == '\r' ? CHUNK_SIZE_LF : byte == ';' ? EXTENSION_START : EXTENSION_END;
+    return byte == '\r' || byte == ';' || is_blank(byte);
+}
+
+// Reads an extension: name, name=value or name="value".
+static bool step_extension(struct http_chunks *c, char byte)
+{
+    bool token = is_token((unsigned char)byte), text = is_field_character((unsigned char)byte);
+    if (++c->extensions > HTTP_EXTENSIONS_MAX) return false;
+    switch (c->state) {
+    case EXTENSION_START:
+        if (token) c->state = EXTENSION_NAME;
+        return token || is_blank(byte);
+    case EXTENSION_NAME:
+        if (byte != '=') return token || step_extension_end(c, byte);
+        c->state = EXTENSION_EQUALS;
+        return true;
+    case EXTENSION_EQUALS: c->state = byte == '"' ? EXTENSION_QUOTED : EXTENSION_VALUE; return byte == '"' || token;
+    case EXTENSION_VALUE: return token || step_extension_end(c, byte);
+    case EXTENSION_QUOTED:
+        if (byte == '"' || byte == '\\') c->state = byte == '"' ? EXTENSION_END : EXTENSION_ESCAPED;
+        return text;
+    case EXTENSION_ESCAPED: c->state = EXTENSION_QUOTED; return text;
+    default: return step_extension_end(c, byte);
+    }
+}
+
+static bool step_trailer(struct http_chunks *c, char byte)
 {
     if (byte == '\r')
-        c->state = after_cr;
+        c->state = TRAILER_LF;
     else if (!is_field_character((unsigned char)byte))
         return false;
-    return ++*count <= max;
+    return ++c->trailers <= HTTP_TRAILERS_MAX;
 }
 
 static bool step_trailer_start(struct http_chunks *c, char byte)
@@ -339,15 +433,14 @@ static bool step(struct http_chunks *c, char byte)
 {
     switch (c->state) {
     case CHUNK_SIZE: return step_size(c, byte);
-    case CHUNK_EXTENSION: return step_text(c, byte, CHUNK_SIZE_LF, &c->extensions, HTTP_EXTENSIONS_MAX);
     case CHUNK_SIZE_LF: return step_expect(c, byte, '\n', c->left ? CHUNK_DATA : TRAILER_START);
     case CHUNK_DATA_CR: return step_expect(c, byte, '\r', CHUNK_DATA_LF);
     case CHUNK_DATA_LF: c->digits = 0; return step_expect(c, byte, '\n', CHUNK_SIZE);
     case TRAILER_START: return step_trailer_start(c, byte);
-    case TRAILER: return step_text(c, byte, TRAILER_LF, &c->trailers, HTTP_TRAILERS_MAX);
+    case TRAILER: return step_trailer(c, byte);
     case TRAILER_LF: return step_expect(c, byte, '\n', TRAILER_START);
     case LAST_LF: return step_expect(c, byte, '\n', CHUNK_DONE);
-    default: return false;
+    default: return c->state > CHUNK_DONE && step_extension(c, byte);
     }
 }
 

@@ -3,7 +3,8 @@
 // thread.
 //
 // The parser is strict where two parsers could disagree about the end of a request (request smuggling): lines end in
-// CRLF, nothing separates a field's name from its colon, fields are not folded, and a length is given exactly once.
+// CRLF, nothing separates a field's name from its colon, fields are not folded, a length is given exactly once, and a
+// host in the target equals Host.
 #pragma once
 
 #include <stdbool.h>
@@ -32,7 +33,7 @@ enum http_parse http_scan_head(struct http_scan *scan, const char *bytes, size_t
 // Texts are offsets into the array of texts that http_parse_head wrote; each text ends with a NUL.
 struct http_head {
     size_t method;
-    size_t path;      // decoded, without the query, which is checked and dropped
+    size_t path;      // decoded, without the query, which is checked and dropped, and without a slash at its end
     size_t fields;    // pairs of a name and a value; an empty name ends them
     size_t text_size; // size of all texts
     bool http_1_0;

@@ -93,6 +93,9 @@ static enum status open_tls(struct http_server *s)
 
 static enum status start(struct http_server *s)
 {
+    TRY(http_networks_parse(s->o.trusted_proxies, &s->proxies));
+    TRY(http_hosts_check(s->o.site.hosts));
+    TRY(http_origins_check(s->o.site.origins));
     if (s->o.tls) TRY(open_tls(s));
     TRY(open_listeners(s));
     while (s->n_loops < s->o.threads) {

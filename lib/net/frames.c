@@ -322,6 +322,7 @@ static enum frames_found frame_begin(struct frames *f)
 static enum frames_found frame_end(struct frames *f)
 {
     f->in.head_size = 0;
+    f->settled |= f->in.type == SETTINGS;
     if (f->in.type == DATA) return data_end(f);
     bool block = f->in.type == HEADERS || f->in.type == CONTINUATION;
     return block && f->in.flags & END_HEADERS ? block_end(f) : FRAMES_OK;
@@ -482,6 +483,11 @@ int64_t frames_unfinished_since_us(const struct frames *f)
     bool data = f->in.head_size == FRAME_HEAD_BYTES && f->in.type == DATA;
     bool unfinished = f->preface < PREFACE_BYTES || f->block_id || (f->in.head_size && !data);
     return unfinished ? f->since_us : INT64_MAX;
+}
+
+bool frames_may_pass(const struct frames *f)
+{
+    return f->settled && frames_unfinished_since_us(f) == INT64_MAX;
 }
 
 size_t frames_held_bytes(const struct frames *f)

@@ -77,6 +77,7 @@ struct frames {
     bool pad_pending;          // the length of the padding comes next
     bool carries;              // the current frame has data
     bool greeted;              // the server has sent a frame
+    bool settled;              // the client's first SETTINGS frame is complete
     int n_calls, n_places;     // calls in the table; size of the table, a power of two
     struct frames_call *calls; // [n_places]
     struct frames_allowance empty, resets;
@@ -97,5 +98,8 @@ enum { FRAMES_GOODBYE_BYTES = 128 };
 size_t frames_goodbye(const struct frames *f, enum frames_found found, uint8_t bytes[FRAMES_GOODBYE_BYTES]);
 // Returns when the unfinished header block, frame without data or preface began, or INT64_MAX if there is none.
 int64_t frames_unfinished_since_us(const struct frames *f);
+// Returns true if the client has sent its preface and SETTINGS, and no header block or frame without data is
+// unfinished.
+bool frames_may_pass(const struct frames *f);
 // Returns the memory that the server holds for the connection, its calls, their headers and unfinished messages.
 size_t frames_held_bytes(const struct frames *f);

@@ -27,20 +27,25 @@
 enum {
     EVENTS = 256,
     ACCEPTS_PER_TURN = 64,
-    WAIT_US = 10000000,  // limit for the first bytes of a connection and its handshake
+    WAIT_US = 10000000,  // limit for a connection's handshake, preface and SETTINGS
+    READ_BYTES = 65536,  // bytes read at once of a connection that C-core does not have yet
     EXPIRE_US = 1000000, // interval between checks for unfinished frames and handshakes
     PAUSE_US = 10000,    // pause of accepting while no descriptor is free
     REFUSED_LOG_US = 10000000,
     HANDSHAKES_MAX = 512, // limit of concurrent handshakes
 };
 
-// A connection that C-core does not have yet: it has sent nothing, or its TLS handshake is in progress.
+// A connection that C-core does not have yet: it has sent nothing, its TLS handshake is in progress, or its first
+// frames are not complete.
 struct waiting {
     struct waiting *older, *newer;
     int fd;
     struct sockaddr_in6 address;
     int64_t until_us;
-    SSL *ssl;       // NULL: no bytes have come, or plain text
+    SSL *ssl;                  // while the handshake is in progress
+    struct net_socket *socket; // checks the first frames; NULL: none has come
+    uint8_t *early;            // what has been received of them
+    size_t early_bytes;
     bool is_queued; // waits for the handshake of another connection of its address
     bool is_ended;  // has been shut down to make room
 };
@@ -52,8 +57,8 @@ struct net_listener {
     int max;                // largest number of connections
     struct tls_server *tls; // NULL: plain text
     struct address_counts *handshaking; // NULL: no bound
-    struct net_sockets *connections;    // connections that C-core has
-    void (*take)(void *owner, int fd);
+    struct net_sockets *connections;    // connections that C-core has, or whose first frames are being read
+    net_take_fn *take;
     void *owner;
     pthread_t thread;
     bool started;
@@ -63,7 +68,9 @@ struct net_listener {
     int64_t now_us, expire_due_us, log_due_us;
     uint64_t refused;
     struct waiting *oldest, *newest;
-    int n_waiting, n_queued, n_handshakes;
+    int n_waiting; // without connections that are in `connections`, too
+    int n_queued, n_handshakes;
+    uint8_t *room; // [READ_BYTES]
     bool was_busy; // connections existed at the last check: their memory may be returned to the system
 };
 
@@ -101,7 +108,7 @@ static void waiting_unlink(struct net_listener *l, struct waiting *w)
 {
     *(w->older ? &w->older->newer : &l->oldest) = w->newer;
     *(w->newer ? &w->newer->older : &l->newest) = w->older;
-    l->n_waiting--;
+    l->n_waiting -= !w->socket;
     l->n_queued -= w->is_queued;
     waiting_watch(l, w, EPOLL_CTL_DEL, 0);
 }
@@ -127,13 +134,24 @@ static void connection_close(struct net_listener *l, int fd, const struct in6_ad
     address_counts_remove(net_sockets_addresses(l->connections), address);
 }
 
+// Frees a connection that has been unlinked, with its descriptor.
+static void waiting_free(struct net_listener *l, struct waiting *w)
+{
+    if (w->socket) {
+        close(w->fd); // ends the socket and its counts
+    } else {
+        SSL_free(w->ssl);
+        connection_close(l, w->fd, &w->address.sin6_addr);
+    }
+    free(w->early);
+    free(w);
+}
+
 static void waiting_close(struct net_listener *l, struct waiting *w)
 {
     waiting_unlink(l, w);
     if (w->ssl) handshake_end(l, &w->address.sin6_addr);
-    SSL_free(w->ssl);
-    connection_close(l, w->fd, &w->address.sin6_addr);
-    free(w);
+    waiting_free(l, w);
 }
 
 static void waiting_expire(struct net_listener *l)
@@ -142,17 +160,70 @@ static void waiting_expire(struct net_listener *l)
         waiting_close(l, l->oldest);
 }
 
+// Reads and drops the input. Closing a socket with unread bytes resets it, and the client would lose the last bytes
+// that it was sent: a TLS alert or GOAWAY.
+static void input_drop(int fd)
+{
+    char bytes[4096];
+    shutdown(fd, SHUT_WR);
+    for (int i = 0; i < 16 && recv(fd, bytes, sizeof bytes, 0) > 0; i++)
+        continue;
+}
+
+// --- the first frames
+
+// Passes the connection to C-core. The last read emptied the socket or OpenSSL's buffer, so further bytes raise an
+// event.
 static void hand_over(struct net_listener *l, struct waiting *w)
 {
     waiting_unlink(l, w);
-    if (w->ssl) handshake_end(l, &w->address.sin6_addr);
-    if (net_socket_open(l->connections, w->fd, w->ssl, &w->address)) {
-        l->take(l->owner, w->fd);
-    } else {
-        SSL_free(w->ssl);
-        connection_close(l, w->fd, &w->address.sin6_addr);
-    }
+    net_socket_pass(w->socket);
+    l->take(l->owner, w->fd, w->early, w->early_bytes);
+    free(w->early);
     free(w);
+}
+
+// Reads what the client has sent, about READ_BYTES at most. Returns false if the connection has ended.
+static bool early_read(struct net_listener *l, struct waiting *w)
+{
+    for (size_t n_read = 0; n_read < READ_BYTES;) {
+        struct iovec part = {l->room, READ_BYTES};
+        ssize_t n = net_socket_receive(w->socket, &(struct msghdr){.msg_iov = &part, .msg_iovlen = 1}, 0);
+        if (n < 0) return errno == EAGAIN || errno == EINTR;
+        if (n == 0) return net_socket_may_pass(w->socket); // C-core answers what came before the end
+        w->early = mem_resize(w->early, w->early_bytes + (size_t)n, 1);
+        memcpy(w->early + w->early_bytes, l->room, (size_t)n);
+        w->early_bytes += (size_t)n;
+        n_read += (size_t)n;
+        net_socket_keep(w->socket, w->early_bytes);
+    }
+    return true;
+}
+
+static void frames_continue(struct net_listener *l, struct waiting *w)
+{
+    if (!early_read(l, w)) {
+        input_drop(w->fd);
+        waiting_close(l, w);
+    } else if (net_socket_may_pass(w->socket)) {
+        hand_over(l, w);
+    }
+}
+
+// Begins to check the bytes of a connection, after its handshake if the port has TLS.
+static void frames_begin(struct net_listener *l, struct waiting *w)
+{
+    if (w->ssl) handshake_end(l, &w->address.sin6_addr);
+    w->socket = net_socket_open(l->connections, w->fd, w->ssl, &w->address);
+    l->n_waiting -= w->socket != NULL;
+    if (w->socket) w->ssl = NULL; // the socket owns it
+    if (w->socket) {
+        waiting_watch(l, w, EPOLL_CTL_MOD, EPOLLIN);
+        frames_continue(l, w);
+    } else {
+        waiting_unlink(l, w);
+        waiting_free(l, w);
+    }
 }
 
 // --- handshakes
@@ -191,20 +262,11 @@ static bool handshake_begin(struct net_listener *l, struct waiting *w)
     return false;
 }
 
-// Reads and drops the input. Closing a socket with unread bytes resets it, and the client would lose the TLS alert.
-static void input_drop(int fd)
-{
-    char bytes[4096];
-    shutdown(fd, SHUT_WR);
-    for (int i = 0; i < 16 && recv(fd, bytes, sizeof bytes, 0) > 0; i++)
-        continue;
-}
-
 static void handshake_continue(struct net_listener *l, struct waiting *w)
 {
     if (!w->ssl && !handshake_begin(l, w)) return;
     switch (net_tls_handshake(w->ssl)) {
-    case NET_TLS_DONE: hand_over(l, w); break;
+    case NET_TLS_DONE: frames_begin(l, w); break;
     case NET_TLS_READ: waiting_watch(l, w, EPOLL_CTL_MOD, EPOLLIN); break;
     case NET_TLS_WRITE: waiting_watch(l, w, EPOLL_CTL_MOD, EPOLLOUT); break;
     case NET_TLS_FAILED:
@@ -214,10 +276,14 @@ static void handshake_continue(struct net_listener *l, struct waiting *w)
     }
 }
 
-// Handles an event of a waiting connection: its first bytes, more of its handshake, or its end.
+// Handles an event of a waiting connection: its first bytes, more of its handshake or frames, or its end.
 static void waiting_event(struct net_listener *l, struct waiting *w, uint32_t events)
 {
     char first;
+    if (w->socket) {
+        frames_continue(l, w);
+        return;
+    }
     if (w->is_queued) { // its client has closed the connection: without this the event would repeat for ever
         waiting_close(l, w);
         return;
@@ -227,7 +293,7 @@ static void waiting_event(struct net_listener *l, struct waiting *w, uint32_t ev
     else if (l->tls)
         handshake_continue(l, w);
     else
-        hand_over(l, w);
+        frames_begin(l, w);
 }
 
 // --- accepting
@@ -331,10 +397,12 @@ static void run_once(struct net_listener *l)
 static void *listener_run(void *argument)
 {
     struct net_listener *l = argument;
+    l->room = mem_alloc(READ_BYTES);
     while (!atomic_load(&l->closing))
         run_once(l);
     while (l->oldest)
         waiting_close(l, l->oldest);
+    free(l->room);
     return NULL;
 }
 
@@ -380,8 +448,7 @@ int net_listener_port(const struct net_listener *listener)
     return listener->port;
 }
 
-void net_listener_start(struct net_listener *l, struct net_sockets *sockets, void (*take)(void *owner, int fd),
-                        void *owner)
+void net_listener_start(struct net_listener *l, struct net_sockets *sockets, net_take_fn *take, void *owner)
 {
     l->connections = sockets;
     l->take = take;

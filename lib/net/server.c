@@ -153,10 +153,14 @@ struct net_fd_handler {
 // The "port" of such an acceptor, and the argument with the pointer that C-core sets to it.
 #define ACCEPTOR "external:forepack"
 
-static void server_take_connection(void *owner, int fd)
+static void server_take_connection(void *owner, int fd, const void *early, size_t early_bytes)
 {
     struct rpc_server *server = owner;
-    server->handler->virtual->handle(server->handler, -1, fd, NULL);
+    grpc_slice slice = grpc_slice_from_copied_buffer(early, early_bytes);
+    grpc_byte_buffer *pending = grpc_raw_byte_buffer_create(&slice, 1);
+    grpc_slice_unref(slice);
+    server->handler->virtual->handle(server->handler, -1, fd, pending); // takes the bytes, not the buffer
+    grpc_byte_buffer_destroy(pending);
 }
 
 static void *pointer_copy(void *pointer)

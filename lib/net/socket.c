@@ -46,8 +46,9 @@ struct net_socket {
 
     pthread_mutex_t mutex; // guards what follows; locked after `io`
     struct frames frames;
-    size_t held_bytes; // memory last reported to the budget
-    bool closed;       // C-core has closed the socket
+    size_t early_bytes; // received bytes that the listener keeps
+    size_t held_bytes;  // memory last reported to the budget
+    bool closed;        // the socket has been closed
 };
 
 // Sockets by descriptor. C-core's own calls need no lock, because C-core does not close a descriptor during a call on
@@ -178,7 +179,8 @@ static void budget_end(struct peer *peer)
 static void budget_update(struct net_socket *s)
 {
     pthread_mutex_lock(&s->mutex);
-    size_t held = frames_held_bytes(&s->frames) + (s->tls.ssl ? TLS_BYTES : 0), before = s->held_bytes;
+    size_t held = frames_held_bytes(&s->frames) + (s->tls.ssl ? TLS_BYTES : 0) + s->early_bytes;
+    size_t before = s->held_bytes;
     s->held_bytes = held;
     atomic_store(&s->unfinished_us, frames_unfinished_since_us(&s->frames));
     pthread_mutex_unlock(&s->mutex);
@@ -295,9 +297,9 @@ ssize_t net_socket_send(struct net_socket *s, const struct msghdr *m, int flags)
 
 // --- opening and closing
 
-bool net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl, const struct sockaddr_in6 *address)
+struct net_socket *net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl, const struct sockaddr_in6 *address)
 {
-    if (fd >= DESCRIPTORS_MAX) return false;
+    if (fd >= DESCRIPTORS_MAX) return NULL;
     struct net_socket *s = mem_alloc(sizeof *s);
     atomic_init(&s->refs, 1);
     atomic_fetch_add(&sockets->refs, 1);
@@ -326,7 +328,29 @@ bool net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl, const struct
     atomic_store_explicit(&table[fd], s, memory_order_release);
     pthread_mutex_unlock(&table_mutex);
     budget_update(s);
-    return true;
+    return s;
+}
+
+void net_socket_keep(struct net_socket *s, size_t early_bytes)
+{
+    pthread_mutex_lock(&s->mutex);
+    s->early_bytes = early_bytes;
+    pthread_mutex_unlock(&s->mutex);
+    budget_update(s);
+}
+
+bool net_socket_may_pass(struct net_socket *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    bool may_pass = frames_may_pass(&s->frames);
+    pthread_mutex_unlock(&s->mutex);
+    return may_pass;
+}
+
+void net_socket_pass(struct net_socket *s)
+{
+    net_tls_stream_read_ahead(&s->tls);
+    net_socket_keep(s, 0);
 }
 
 static void socket_unlink(struct net_socket *s)

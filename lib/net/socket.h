@@ -37,10 +37,15 @@ struct address_counts *net_sockets_addresses(struct net_sockets *sockets);
 // Ends connections with a frame, header block or preface that is unfinished for NET_UNFINISHED_US.
 void net_sockets_expire(struct net_sockets *sockets, int64_t now_us);
 
-// Checks C-core's calls on `fd` from now on, until C-core closes `fd`. The socket takes ownership of `ssl` (NULL: plain
-// text). The caller has counted the connection for `address`; the socket removes it from the counts at its end. Returns
-// false, without effect, if `fd` is out of range.
-bool net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl, const struct sockaddr_in6 *address);
+// Checks what is received and sent on `fd` from now on, until `fd` is closed. The socket takes ownership of `ssl`
+// (NULL: plain text). The caller has counted the connection for `address`; the socket removes it from the counts at its
+// end. Returns NULL, without effect, if `fd` is out of range.
+struct net_socket *net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl, const struct sockaddr_in6 *address);
+
+// The listener receives the first bytes (net_socket_receive()) and keeps them until C-core may have the connection.
+void net_socket_keep(struct net_socket *socket, size_t early_bytes); // counts the kept bytes in the memory budget
+bool net_socket_may_pass(struct net_socket *socket);                 // as frames_may_pass()
+void net_socket_pass(struct net_socket *socket);                     // C-core receives from now on
 
 // Finds the socket that carries a call. `core_peer` is C-core's name for the call's peer. Returns NULL if the socket is
 // closed. The caller unreferences the socket.

@@ -164,11 +164,13 @@ void net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl)
 {
     *stream = (struct net_tls_stream){.ssl = ssl};
     if (!ssl) return;
-    // Reads one or more whole records per system call. The handshake must not read ahead, because the first bytes after
-    // it must raise an event of the socket.
-    SSL_set_read_ahead(ssl, 1);
     SSL_set_msg_callback(ssl, count_record);
     SSL_set_msg_callback_arg(ssl, stream);
+}
+
+void net_tls_stream_read_ahead(struct net_tls_stream *stream)
+{
+    if (stream->ssl) SSL_set_read_ahead(stream->ssl, 1);
 }
 
 void net_tls_stream_fini(struct net_tls_stream *stream)

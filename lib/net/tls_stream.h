@@ -27,6 +27,9 @@ struct net_tls_stream {
 
 void net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl); // the stream must not move in memory afterwards
 void net_tls_stream_fini(struct net_tls_stream *stream);
+// From now on, reads one or more whole records per system call. Earlier, OpenSSL keeps no bytes of a record that it has
+// not returned, so every byte that is left raises an event of the socket.
+void net_tls_stream_read_ahead(struct net_tls_stream *stream);
 // Returns the number of bytes read, 0 if the client sends no more, or -1 with errno set.
 ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts);
 // Returns true if, after a read, no bytes are left until the socket's next event.

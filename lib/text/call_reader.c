@@ -8,7 +8,7 @@ void call_reader_reset(struct call_reader *reader, bool strict)
 {
     reader->key.n = reader->value.n = reader->name.n = reader->arguments.n = 0;
     reader->state = CALL_READER_START;
-    reader->named = reader->quoted = reader->escaped = false;
+    reader->named = reader->argued = reader->quoted = reader->escaped = false;
     reader->depth = 0;
     reader->strict = strict;
 }
@@ -36,47 +36,78 @@ static bool is_arguments(const struct call_reader *reader)
     return is_key(reader, "arguments") || is_key(reader, "parameters");
 }
 
+bool call_reader_is_complete(const struct call_reader *reader)
+{
+    bool arguing = reader->state == CALL_READER_IN_VALUE && is_arguments(reader);
+    return call_reader_is_call(reader) && !arguing;
+}
+
 static bool key_allowed(const struct call_reader *reader)
 {
     return !reader->strict || is_arguments(reader) || is_key(reader, "name") || is_key(reader, "type") ||
            is_key(reader, "id");
 }
 
-// Ends a key. If the call already has a member with its arguments, a second such member is skipped, as unknown members
-// are.
+// Ends a key. A second member with the name or the arguments is skipped, as unknown members are.
 static enum call_reader_state key_end(struct call_reader *reader)
 {
     if (!key_allowed(reader)) return CALL_READER_BROKEN;
-    if (is_arguments(reader) && reader->arguments.n) reader->key.n = 0;
+    bool again = is_arguments(reader) ? reader->argued : is_key(reader, "name") && reader->named;
+    if (again) reader->key.n = 0;
     return CALL_READER_COLON;
 }
 
-// Decodes a JSON string. Returns false if it is not a string.
-static bool decode_string(const struct bytes *json, struct bytes *text)
+static json_t *value_decode(const struct bytes *json)
 {
-    json_t *value = json_loadb(json->data, json->n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
-    bool ok = json_is_string(value);
-    text->n = 0;
-    if (ok) bytes_add(text, json_string_value(value), json_string_length(value));
+    return json_loadb(json->data, json->n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+}
+
+static bool name_end(struct call_reader *reader)
+{
+    json_t *value = value_decode(&reader->value);
+    reader->named = json_string_length(value);
+    if (reader->named) bytes_add(&reader->name, json_string_value(value), json_string_length(value));
     json_decref(value);
-    return ok;
+    return reader->named;
+}
+
+// Returns true if the value is a string that contains an object.
+static bool is_object_text(const json_t *value)
+{
+    if (!json_is_string(value)) return false;
+    json_t *inner = json_loadb(json_string_value(value), json_string_length(value), JSON_ALLOW_NUL, NULL);
+    bool is_object = json_is_object(inner);
+    json_decref(inner);
+    return is_object;
+}
+
+// Sets the arguments unless they are an object, whose text is copied as it arrives. Returns false if the value is not
+// JSON.
+static bool arguments_end(struct call_reader *reader)
+{
+    if (reader->value.data[0] == '{') return true;
+    json_t *value = value_decode(&reader->value);
+    if (is_object_text(value)) {
+        bytes_add(&reader->arguments, json_string_value(value), json_string_length(value));
+    } else if (value && !json_is_null(value)) {
+        bytes_add(&reader->arguments, reader->value.data, reader->value.n);
+    }
+    json_decref(value);
+    return value != NULL;
 }
 
 static bool value_end(struct call_reader *reader)
 {
-    if (is_key(reader, "name")) {
-        reader->named = decode_string(&reader->value, &reader->name) && reader->name.n;
-        return reader->named;
-    }
-    // Some models write the object as a string.
-    if (is_arguments(reader) && reader->value.data[0] == '"') return decode_string(&reader->value, &reader->arguments);
-    return true;
+    if (is_key(reader, "name")) return name_end(reader);
+    return !is_arguments(reader) || arguments_end(reader);
 }
 
 static void value_add(struct call_reader *reader, char c)
 {
     bytes_add(&reader->value, &c, 1);
-    if (is_arguments(reader) && reader->value.data[0] == '{') bytes_add(&reader->arguments, &c, 1);
+    if (!is_arguments(reader)) return;
+    reader->argued = true;
+    if (reader->value.data[0] == '{') bytes_add(&reader->arguments, &c, 1);
 }
 
 // Adds the first byte of any value, or a later byte of a string, list or object. For these three it returns true at the

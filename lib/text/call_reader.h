@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads one tool call, a JSON object like {"name": "f", "arguments": {...}}, as its bytes arrive. Llama models write
 // "parameters", other models "arguments". The arguments are copied as the model wrote them, so a client receives
-// exactly the generated text. The tool's schema is not checked here.
+// exactly the generated text. There are two exceptions: some models write the object as a string, which is decoded, and
+// null stands for no arguments. The tool's schema is not checked here.
 //
 // One owner, one thread. Buffers are at most as large as the answer.
 #pragma once
@@ -25,6 +26,7 @@ struct call_reader {
     struct bytes name;       // decoded name
     struct bytes arguments;  // JSON text of the arguments so far. In state DONE the text is complete and never empty
     bool named;              // `name` is complete
+    bool argued;             // the value of a member with arguments has begun
     bool strict;             // an unknown key breaks the object
     int depth;               // nesting depth of lists and objects within the value
     bool quoted, escaped;    // inside a string; after a backslash
@@ -36,5 +38,8 @@ void call_reader_fini(struct call_reader *reader);
 // Reads bytes until the object ends or is broken. Returns the number of bytes used.
 size_t call_reader_push(struct call_reader *reader, const char *text, size_t n);
 
-// Returns true if the object is certainly a call: it has a name, and its arguments have begun.
+// Returns true if the object can be a call: it has a name, and its arguments have begun. An object that ended without
+// arguments has the arguments {}.
 bool call_reader_is_call(const struct call_reader *reader);
+// Returns true if name and arguments are complete. The object may go on.
+bool call_reader_is_complete(const struct call_reader *reader);

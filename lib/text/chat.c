@@ -116,11 +116,24 @@ static json_t *join_parts(const json_t *parts, size_t message)
     return string;
 }
 
+// Removes members that say nothing. Templates test whether a member is there, and clients send null for all fields that
+// a message may have.
+static void drop_empty_members(json_t *message)
+{
+    const char *name;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(message, next, name, value)
+    {
+        bool no_calls = strcmp(name, "tool_calls") == 0 && json_is_array(value) && !json_array_size(value);
+        if (json_is_null(value) || no_calls) json_object_del(message, name);
+    }
+}
+
 static enum status convert_content(const struct chat_template *chat, json_t *message, size_t i)
 {
     json_t *content = json_object_get(message, "content");
-    if (!content) return STATUS_OK;
-    if (json_is_null(content)) {
+    if (!content) {
         json_object_set_new(message, "content", json_string(""));
     } else if (json_is_array(content)) {
         json_t *joined = join_parts(content, i);
@@ -184,6 +197,7 @@ static enum status convert_messages(const struct chat_template *chat, const json
         if (status != STATUS_OK) break;
         message = json_copy(message);
         json_array_append_new(converted, message);
+        drop_empty_members(message);
         status = convert_tool_calls(message, &count);
         if (status == STATUS_OK) status = convert_content(chat, message, i);
     }

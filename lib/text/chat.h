@@ -15,7 +15,9 @@
 //
 // Clients send contents as a string or as a list of parts ({"type": "text", "text": ...}). chat_template_open() renders
 // two short conversations to find out which form the template prints. Lists are joined by newlines for a template that
-// prints only strings, and strings become one part for a template that prints only parts. Null contents count as empty.
+// prints only strings, and strings become one part for a template that prints only parts. A content that is null or
+// absent counts as empty: the turn of an assistant that only calls tools may have none, and many templates fail on it.
+// Other members that are null, and empty lists of tool calls, count as absent.
 // The `arguments` of tool calls are JSON text in OpenAI's interface and become objects, which templates expect.
 //
 // Threads: a chat_template is immutable; any thread may render with it.

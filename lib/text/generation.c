@@ -129,16 +129,25 @@ enum status prefill_check(const struct prefill *p)
     return status_fail(STATUS_INVALID, "pool_window %d: must be odd, 1 is no smoothing", p->pool_window);
 }
 
+enum status context_refuse(enum context_words words, int prompt_tokens, bool counted, int context, const char *note)
+{
+    if (words == CONTEXT_WORDS_ANTHROPIC) // clients parse the two numbers
+        return status_fail(STATUS_OUT_OF_RANGE, "prompt is too long: %d tokens > %d maximum", prompt_tokens,
+                           context - 1);
+    return status_fail(STATUS_OUT_OF_RANGE,
+                       "This model's maximum context length is %d tokens%s. However, the prompt is too long (%s%d "
+                       "tokens%s): shorten it",
+                       context, note, counted ? "" : "over ", prompt_tokens,
+                       counted && prompt_tokens == context ? ", which leave no room for an answer" : "");
+}
+
 enum status sampling_resolve(struct sampling *s, int prompt_tokens, const struct model_config *config,
-                             int default_tokens, const char *name)
+                             int default_tokens, const char *name, const struct context_policy *policy)
 {
     const char *note = model_config_context_note(config);
     int room = config->max_context - prompt_tokens;
-    if (room < 1) {
-        return status_fail(STATUS_OUT_OF_RANGE,
-                           "the prompt has %d tokens, the context holds %d%s with at least one to generate: shorten it",
-                           prompt_tokens, config->max_context, note);
-    }
+    if (room < 1) return context_refuse(policy->words, prompt_tokens, true, config->max_context, note);
+    if (policy->reduces && s->max_tokens > room && s->min_tokens <= room) s->max_tokens = room;
     if (s->max_tokens > room) {
         return status_fail(
             STATUS_OUT_OF_RANGE,

@@ -122,12 +122,26 @@ void prefill_defaults(struct prefill *p);
 enum status sampling_check(const struct sampling *s, int vocab_size);
 enum status prefill_check(const struct prefill *p);
 
+// The words in which an API says that a prompt exceeds the context. Client libraries search error messages for them,
+// and then shorten the conversation or choose another model.
+enum context_words { CONTEXT_WORDS_OPENAI, CONTEXT_WORDS_ANTHROPIC };
+
+// Decides what happens if the context cannot hold a request.
+struct context_policy {
+    enum context_words words;
+    bool reduces; // max_tokens is reduced to what fits, but not below min_tokens; false: the request is refused
+};
+
+// Returns OUT_OF_RANGE with the error message for a prompt that leaves no room for one token in a context of `context`
+// tokens. If `counted` is false, the prompt has more than prompt_tokens. `note` follows the size of the context.
+enum status context_refuse(enum context_words words, int prompt_tokens, bool counted, int context, const char *note);
+
 // Completes max_tokens for a prompt of `prompt_tokens`: a missing value becomes `default_tokens` or the rest of the
-// context, whichever is less. Returns STATUS_OUT_OF_RANGE if the context has no room for one token after the prompt, or
-// no room for max_tokens. The error message calls max_tokens `name`.
+// context, whichever is less. Returns OUT_OF_RANGE if the context has no room for one token after the prompt, or no
+// room for max_tokens and the policy does not reduce it. The error message calls max_tokens `name`.
 enum { MAX_TOKENS_DEFAULT = 256 };
 enum status sampling_resolve(struct sampling *s, int prompt_tokens, const struct model_config *config,
-                             int default_tokens, const char *name);
+                             int default_tokens, const char *name, const struct context_policy *policy);
 
 // Reason for the keep rate of a scored prompt.
 enum rate_reason {

@@ -2,6 +2,7 @@
 #include "lib/text/generation_json.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,10 +11,19 @@ enum status json_refuse_type(const char *key, const char *expected)
     return status_fail(STATUS_INVALID, "%s: must be %s", key, expected);
 }
 
+bool json_whole(const json_t *value, json_int_t *number_p)
+{
+    const double exact = 9007199254740992; // 2^53: a double represents every whole number up to it
+    double real = json_real_value(value);
+    if (!json_is_integer(value) && (!json_is_real(value) || fabs(real) > exact || trunc(real) != real)) return false;
+    *number_p = json_is_integer(value) ? json_integer_value(value) : (json_int_t)real;
+    return true;
+}
+
 enum status json_read_int(const char *key, const json_t *value, int *number_p)
 {
-    if (!json_is_integer(value)) return json_refuse_type(key, "a whole number");
-    json_int_t number = json_integer_value(value);
+    json_int_t number;
+    if (!json_whole(value, &number)) return json_refuse_type(key, "a whole number");
     *number_p = number > INT_MAX ? INT_MAX : number < INT_MIN ? INT_MIN : (int)number;
     return STATUS_OK;
 }
@@ -27,8 +37,9 @@ enum status json_read_bool(const char *key, const json_t *value, bool *on_p)
 
 static enum status int_from_json(const struct generation_field *f, const json_t *value, int *number_p)
 {
-    json_int_t number = json_integer_value(value);
-    if (number < INT_MIN || number > INT_MAX) return generation_field_check(f, (double)number);
+    json_int_t number;
+    if (json_whole(value, &number) && (number < INT_MIN || number > INT_MAX))
+        return generation_field_check(f, (double)number);
     return json_read_int(f->name, value, number_p);
 }
 
@@ -46,7 +57,7 @@ static enum status int_or_auto_from_json(const struct generation_field *f, const
         *number_p = CHUNK_TOKENS_AUTO;
         return STATUS_OK;
     }
-    if (!json_is_integer(value)) return json_refuse_type(f->name, "\"auto\" or a whole number");
+    if (!json_whole(value, &(json_int_t){0})) return json_refuse_type(f->name, "\"auto\" or a whole number");
     TRY(int_from_json(f, value, number_p));
     return generation_field_check(f, *number_p);
 }
@@ -54,14 +65,15 @@ static enum status int_or_auto_from_json(const struct generation_field *f, const
 enum status generation_field_from_json(const struct generation_field *field, const json_t *value, void *object)
 {
     void *to = (char *)object + field->offset;
+    json_int_t number;
     switch (field->type) {
     case GENERATION_FIELD_INT: return int_from_json(field, value, to);
     case GENERATION_FIELD_OPTIONAL: return optional_from_json(field, value, to);
     case GENERATION_FIELD_INT_OR_AUTO: return int_or_auto_from_json(field, value, to);
     case GENERATION_FIELD_BOOL: return json_read_bool(field->name, value, to);
     case GENERATION_FIELD_UINT64:
-        if (!json_is_integer(value)) return json_refuse_type(field->name, "a whole number");
-        *(uint64_t *)to = (uint64_t)json_integer_value(value);
+        if (!json_whole(value, &number)) return json_refuse_type(field->name, "a whole number");
+        *(uint64_t *)to = (uint64_t)number;
         return STATUS_OK;
     case GENERATION_FIELD_REAL:
     case GENERATION_FIELD_OPTIONAL_REAL:
@@ -74,8 +86,8 @@ enum status generation_field_from_json(const struct generation_field *field, con
 
 static enum status stop_id_from_json(const json_t *value, struct sampling *s)
 {
-    json_int_t id = json_is_integer(value) ? json_integer_value(value) : -1;
-    if (s->n_stop_ids == STOP_IDS_MAX || id < 0 || id > INT_MAX) {
+    json_int_t id = -1;
+    if (s->n_stop_ids == STOP_IDS_MAX || !json_whole(value, &id) || id < 0 || id > INT_MAX) {
         return status_fail(STATUS_INVALID, "stop_token_ids: must be at most %d token ids of 0 or more", STOP_IDS_MAX);
     }
     s->stop_ids[s->n_stop_ids++] = (int32_t)id;

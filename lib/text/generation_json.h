@@ -10,6 +10,8 @@
 
 enum status json_refuse_type(const char *key, const char *expected); // returns INVALID: "KEY: must be EXPECTED"
 
+// Reads a whole number. As in JSON Schema, 2.0 is the whole number 2. Returns false for any other value.
+bool json_whole(const json_t *value, json_int_t *number_p);
 // Numbers beyond an int become INT_MIN or INT_MAX, which the range checks refuse.
 enum status json_read_int(const char *key, const json_t *value, int *number_p);
 enum status json_read_bool(const char *key, const json_t *value, bool *on_p);

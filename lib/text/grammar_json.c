@@ -6,6 +6,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/text/generation_json.h"
+#include "lib/text/schema_close.h"
 
 static enum status set_text(const char *name, enum grammar_kind kind, const json_t *value, struct grammar_spec *spec)
 {
@@ -15,12 +16,15 @@ static enum status set_text(const char *name, enum grammar_kind kind, const json
     return STATUS_OK;
 }
 
-// Sets a schema: an object, true or false, or, as in vLLM, their JSON text.
-static enum status set_schema(const char *name, const json_t *value, struct grammar_spec *spec)
+// Sets a schema: an object, true or false, or, as in vLLM, their JSON text. `strict` closes its objects.
+static enum status set_schema(const char *name, const json_t *value, bool strict, struct grammar_spec *spec)
 {
     if (json_is_string(value)) return set_text(name, GRAMMAR_JSON_SCHEMA, value, spec);
     if (!json_is_object(value) && !json_is_boolean(value)) return json_refuse_type(name, "a JSON schema");
-    *spec = grammar_spec_of(GRAMMAR_JSON_SCHEMA, json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY));
+    json_t *schema = json_deep_copy(value);
+    if (strict) schema_close(schema);
+    *spec = grammar_spec_of(GRAMMAR_JSON_SCHEMA, json_dumps(schema, JSON_COMPACT | JSON_ENCODE_ANY));
+    json_decref(schema);
     return STATUS_OK;
 }
 
@@ -44,7 +48,7 @@ static enum status set_choice(const char *name, const json_t *list, struct gramm
 
 static enum status read_member(const char *member, const char *name, const json_t *value, struct grammar_spec *spec)
 {
-    if (strcmp(member, "json") == 0) return set_schema(name, value, spec);
+    if (strcmp(member, "json") == 0) return set_schema(name, value, false, spec);
     if (strcmp(member, "choice") == 0) return set_choice(name, value, spec);
     return set_text(name, strcmp(member, "regex") == 0 ? GRAMMAR_REGEX : GRAMMAR_LARK, value, spec);
 }
@@ -61,17 +65,29 @@ static enum status read_response_format(const json_t *format, struct grammar_spe
     if (strcmp(type, "json_schema") != 0)
         return status_fail(STATUS_INVALID, "response_format.type '%.40s': must be text, json_object or json_schema",
                            type);
-    const json_t *schema = json_object_get(json_object_get(format, "json_schema"), "schema");
+    const json_t *given = json_object_get(format, "json_schema"), *schema = json_object_get(given, "schema");
     if (!json_is_object(schema)) return json_refuse_type("response_format.json_schema.schema", "an object");
-    return set_schema("response_format.json_schema.schema", schema, spec);
+    const json_t *strict = json_object_get(given, "strict");
+    if (strict && !json_is_null(strict) && !json_is_boolean(strict))
+        return json_refuse_type("response_format.json_schema.strict", "true or false");
+    return set_schema("response_format.json_schema.schema", schema, json_is_true(strict), spec);
 }
 
-// Refuses a second field with a grammar. *field_p is the name of the first field, or NULL if there was none.
-static enum status check_single(const char *name, const char **field_p)
+// Moves `more`, the grammar of the field `name`, to `spec`. *field_p is the name of the first field with a grammar, or
+// NULL if there was none. A second field must have the same grammar: some clients send it under the old and the new
+// name.
+static enum status take_grammar(const char *name, struct grammar_spec *more, const char **field_p,
+                                struct grammar_spec *spec)
 {
-    if (*field_p) return status_fail(STATUS_INVALID, "%s: not allowed together with %s", name, *field_p);
-    *field_p = name;
-    return STATUS_OK;
+    bool other = *field_p && !grammar_specs_equal(more, spec);
+    if (!*field_p) {
+        *spec = *more;
+        *field_p = name;
+    } else {
+        grammar_spec_free(more);
+    }
+    return other ? status_fail(STATUS_INVALID, "%s: not allowed together with %s, which differs", name, *field_p)
+                 : STATUS_OK;
 }
 
 static enum status read_fields(const json_t *body, struct grammar_spec *spec)
@@ -87,8 +103,9 @@ static enum status read_fields(const json_t *body, struct grammar_spec *spec)
         const char *places[] = {names[i], "structured_outputs"};
         for (int v = 0; v < 2; v++) {
             if (!values[v] || json_is_null(values[v])) continue;
-            TRY(check_single(places[v], &field));
-            TRY(read_member(members[i], places[v], values[v], spec));
+            struct grammar_spec of_field = {0};
+            TRY(read_member(members[i], places[v], values[v], &of_field));
+            TRY(take_grammar(places[v], &of_field, &field, spec));
         }
     }
     const json_t *format = json_object_get(body, "response_format");
@@ -96,10 +113,7 @@ static enum status read_fields(const json_t *body, struct grammar_spec *spec)
     struct grammar_spec of_format = {0};
     TRY(read_response_format(format, &of_format));
     if (of_format.kind == GRAMMAR_NONE) return STATUS_OK;
-    enum status status = check_single("response_format", &field);
-    grammar_spec_free(status == STATUS_OK ? spec : &of_format);
-    if (status == STATUS_OK) *spec = of_format;
-    return status;
+    return take_grammar("response_format", &of_format, &field, spec);
 }
 
 enum status grammar_from_json(const json_t *body, struct grammar_spec *spec)

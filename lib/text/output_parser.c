@@ -20,6 +20,7 @@ enum state {
 
 struct output_parser {
     struct output_syntax syntax;
+    json_t *tools; // object whose keys are the names of the tools, or NULL; a reference
     enum state state;
     size_t before;     // bytes of the answer before `text`
     struct bytes text; // text that is not emitted yet
@@ -31,10 +32,14 @@ struct output_parser {
     size_t sent_arguments; // bytes of the arguments of `call` that have been emitted
     bool announced;        // OUTPUT_CALL of `call` has been emitted
     bool bare;             // Mistral's name[ARGS]{...}: no object around name and arguments
+    bool marked;           // a marker precedes the call
     bool listed;           // in a list of calls
     bool reasoned;         // no further reasoning can follow
     bool drop_blank;       // the next blanks are dropped
-    bool final;
+    bool worded;           // text of the current section of content has been emitted
+    bool called;           // a call has begun
+    bool final, cut;       // the answer has ended; a limit or a stop string ended it
+    enum output_cut ended; // where the answer ended
     output_part_fn *part;
     void *user;
 };
@@ -111,11 +116,18 @@ static size_t skip_blank(const struct output_parser *p, size_t i)
 
 enum match { MATCH_NO, MATCH_MAYBE, MATCH_YES }; // MAYBE: the remaining text is the start of the marker
 
-static enum match match_at(const struct output_parser *p, size_t i, const char *marker)
+// Compares the text with a marker, as if more text could follow.
+static enum match match_start(const struct output_parser *p, size_t i, const char *marker)
 {
     size_t left = p->text.n - i, n = strlen(marker), common = left < n ? left : n;
     if (memcmp(p->text.data + i, marker, common) != 0) return MATCH_NO;
-    return common == n ? MATCH_YES : p->final ? MATCH_NO : MATCH_MAYBE;
+    return common == n ? MATCH_YES : MATCH_MAYBE;
+}
+
+static enum match match_at(const struct output_parser *p, size_t i, const char *marker)
+{
+    enum match match = match_start(p, i, marker);
+    return match == MATCH_MAYBE && p->final ? MATCH_NO : match;
 }
 
 // Returns the first position from `read` on where the marker begins or may begin, or else the end of the text.
@@ -151,43 +163,70 @@ static bool go(struct output_parser *p, enum state state)
     return true;
 }
 
-// Emits a section up to `end` (NULL: the section has no end). Returns true if `end` was found; then `read` is the
-// position after it.
-static bool section(struct output_parser *p, enum output_kind kind, const char *end)
+// Drops blanks at the start of a section.
+static void drop_blanks(struct output_parser *p)
 {
     if (p->drop_blank) use(p, skip_blank(p, p->from));
     if (p->from < p->text.n) p->drop_blank = false;
-    enum match match = MATCH_NO;
-    size_t to = end ? find(p, end, &match) : p->text.n, stop = to;
-    // Blanks are emitted once it is certain that no marker follows.
-    bool hold = end && !(p->final && match == MATCH_NO);
-    while (hold && to > p->read && is_blank(at(p, to - 1)))
-        to--;
-    if (!hold || to > p->read) give(p, kind, to);
-    p->read = match == MATCH_YES ? stop + strlen(end) : stop;
-    return match == MATCH_YES;
 }
 
+// Emits reasoning up to its end. Blanks are emitted once it is certain that the end does not follow.
 static bool reasoning_step(struct output_parser *p)
 {
-    if (!section(p, OUTPUT_REASONING, p->syntax.reasoning_end)) return false;
-    use(p, p->read);
+    enum match match;
+    drop_blanks(p);
+    size_t stop = find(p, p->syntax.reasoning_end, &match), to = stop;
+    bool hold = !p->final || match == MATCH_YES;
+    while (hold && to > p->read && is_blank(at(p, to - 1)))
+        to--;
+    if (!hold || to > p->read) give(p, OUTPUT_REASONING, to);
+    p->read = stop;
+    if (match != MATCH_YES) return false;
+    use(p, stop + strlen(p->syntax.reasoning_end));
     p->reasoned = p->drop_blank = true;
     return go(p, START);
 }
 
+// Emits content up to the marker of a call. Blanks at the start of the content are emitted with the text after them.
 static bool content_step(struct output_parser *p)
 {
-    const char *begin = forms[p->syntax.calls].begin;
-    return section(p, OUTPUT_CONTENT, begin) && go(p, CALL_LEAD);
+    const char *marker = forms[p->syntax.calls].begin;
+    enum match match = MATCH_NO;
+    drop_blanks(p);
+    size_t word = p->worded ? p->from : skip_blank(p, p->read), to = marker ? find(p, marker, &match) : p->text.n;
+    if (word < to || (p->final && match == MATCH_NO && !p->called)) {
+        give(p, OUTPUT_CONTENT, to);
+        p->worded = true;
+    }
+    p->read = to;
+    if (match != MATCH_YES) return false;
+    p->read += strlen(marker);
+    p->marked = true;
+    return go(p, CALL_LEAD);
+}
+
+static bool content_begin(struct output_parser *p)
+{
+    p->worded = p->listed = false;
+    return go(p, CONTENT);
 }
 
 // Ends the attempt to read a call, and emits its text as content.
 static bool call_refused(struct output_parser *p)
 {
     p->drop_blank = p->listed = false;
-    give(p, OUTPUT_CONTENT, p->read);
+    p->worded = skip_blank(p, p->from) < p->read;
+    if (p->worded) give(p, OUTPUT_CONTENT, p->read);
     return go(p, CONTENT);
+}
+
+// Ends an answer that ends before a call is certain.
+static bool call_ends_early(struct output_parser *p)
+{
+    if (!p->cut || !p->marked) return call_refused(p);
+    p->ended = OUTPUT_CUT_NAME;
+    use(p, p->text.n);
+    return false;
 }
 
 static bool call_begin(struct output_parser *p)
@@ -202,7 +241,7 @@ static bool start_step(struct output_parser *p)
 {
     size_t first = p->read = skip_blank(p, p->read);
     if (p->drop_blank) use(p, first);
-    if (first == p->text.n) return p->final && go(p, CONTENT);
+    if (first == p->text.n) return p->final && content_begin(p);
     if (!p->reasoned && p->syntax.reasoning_begin) {
         enum match match = match_at(p, first, p->syntax.reasoning_begin);
         if (match == MATCH_MAYBE) return false;
@@ -213,7 +252,7 @@ static bool start_step(struct output_parser *p)
         }
     }
     if (p->syntax.calls == OUTPUT_CALLS_LLAMA3 && at(p, first) == '{') return call_begin(p);
-    return go(p, CONTENT);
+    return content_begin(p);
 }
 
 static bool is_name(char c)
@@ -224,7 +263,8 @@ static bool is_name(char c)
 // Waits for more of the head of a bare call, or refuses the call.
 static bool head_wait(struct output_parser *p)
 {
-    return (p->final || p->text.n - p->read > CALL_HEAD_MAX) && call_refused(p);
+    if (p->text.n - p->read > CALL_HEAD_MAX) return call_refused(p);
+    return p->final && call_ends_early(p);
 }
 
 // Reads name[ARGS]{...} or name[CALL_ID]id[ARGS]{...} and pushes the equivalent object to the reader.
@@ -243,8 +283,9 @@ static bool bare_call_step(struct output_parser *p)
     if (match == MATCH_MAYBE) return false;
     if (match == MATCH_YES) next += strlen(mistral_arguments);
     next = skip_blank(p, next);
-    if (next == p->text.n) return head_wait(p);
-    if (end == name || next - name > CALL_HEAD_MAX || at(p, next) != '{') return call_refused(p);
+    bool named = p->final && p->cut && match == MATCH_YES; // the answer was cut before the arguments
+    if (next == p->text.n && !named) return head_wait(p);
+    if (end == name || next - name > CALL_HEAD_MAX || (next < p->text.n && at(p, next) != '{')) return call_refused(p);
     call_begin(p);
     p->bare = true;
     call_reader_push(&p->call, before, strlen(before));
@@ -257,7 +298,7 @@ static bool bare_call_step(struct output_parser *p)
 static bool lead_step(struct output_parser *p)
 {
     p->read = skip_blank(p, p->read);
-    if (p->read == p->text.n) return p->final && call_refused(p);
+    if (p->read == p->text.n) return p->final && call_ends_early(p);
     if (at(p, p->read) == '{') return call_begin(p);
     if (p->syntax.calls != OUTPUT_CALLS_MISTRAL || p->listed) return call_refused(p);
     if (at(p, p->read) != '[') return bare_call_step(p);
@@ -268,46 +309,58 @@ static bool lead_step(struct output_parser *p)
 static void call_give(struct output_parser *p)
 {
     if (!p->announced) p->part(p->user, OUTPUT_CALL, p->call.name.data, p->call.name.n);
-    p->announced = true;
+    p->announced = p->called = true;
     size_t n = p->call.arguments.n - p->sent_arguments;
     if (n) p->part(p->user, OUTPUT_ARGUMENTS, p->call.arguments.data + p->sent_arguments, n);
     p->sent_arguments = p->call.arguments.n;
     use(p, p->read);
 }
 
+static bool is_tool(const struct output_parser *p)
+{
+    const struct bytes *name = &p->call.name;
+    return p->call.named && json_object_getn(p->tools, name->data, name->n);
+}
+
 static bool call_step(struct output_parser *p)
 {
+    const struct call_reader *call = &p->call;
     // The arguments of a bare call end before the object that the reader received.
-    while (p->read < p->text.n && p->call.state < CALL_READER_DONE &&
-           !(p->bare && p->call.state == CALL_READER_KEY && p->call.arguments.n))
+    while (p->read < p->text.n && call->state < CALL_READER_DONE &&
+           !(p->bare && call->state == CALL_READER_KEY && call->arguments.n))
         p->read += call_reader_push(&p->call, p->text.data + p->read, 1);
-    if (call_reader_is_call(&p->call)) call_give(p);
-    if (p->call.state == CALL_READER_BROKEN) return call_refused(p);
-    if (p->call.state == CALL_READER_DONE || (p->bare && p->call.state == CALL_READER_KEY)) return go(p, CALL_TAIL);
-    return p->final && !p->announced && call_refused(p);
+    bool done = call->state == CALL_READER_DONE || (p->bare && call->state == CALL_READER_KEY), tool = is_tool(p);
+    bool refused = call->state == CALL_READER_BROKEN || (call->named && !p->marked && !tool);
+    bool certain = call->named && p->marked + tool + call->argued >= 2;
+    if (certain && call_reader_is_call(call)) call_give(p);
+    if (refused || (done && !certain)) return call_refused(p);
+    if (done) return go(p, CALL_TAIL);
+    if (!p->final || p->announced) return false;
+    if (!p->cut || !call->named) return call_ends_early(p);
+    call_give(p);
+    return false;
 }
 
 // Reads the text after a call: its end marker, a separator, or the end of a list.
 static bool tail_step(struct output_parser *p)
 {
-    use(p, skip_blank(p, p->from));
-    if (p->from == p->text.n) return false;
-    p->drop_blank = true;
+    p->read = skip_blank(p, p->read);
+    if (p->read == p->text.n) return false;
     const char *end = forms[p->syntax.calls].end;
-    enum match match = end ? match_at(p, p->from, end) : MATCH_NO;
-    if (match == MATCH_MAYBE) return false;
+    enum match match = end ? match_start(p, p->read, end) : MATCH_NO;
+    if (match == MATCH_MAYBE && (!p->final || p->cut)) return false; // a cut end marker is dropped
     if (match == MATCH_YES) {
-        use(p, p->from + strlen(end));
-        return go(p, CONTENT);
+        use(p, p->read + strlen(end));
+        return content_begin(p);
     }
-    char separator = at(p, p->from);
-    if (p->listed ? separator == ',' : p->syntax.calls == OUTPUT_CALLS_LLAMA3 && separator == ';') {
-        use(p, p->from + 1);
+    char separator = at(p, p->read);
+    bool llama3 = p->syntax.calls == OUTPUT_CALLS_LLAMA3;
+    if (p->listed ? separator == ',' : llama3 && separator == ';') {
+        use(p, p->read + 1);
         return go(p, CALL_LEAD);
     }
-    if (p->listed && separator == ']') use(p, p->from + 1);
-    p->listed = false;
-    return go(p, p->syntax.calls == OUTPUT_CALLS_LLAMA3 && separator == '{' ? CALL_LEAD : CONTENT);
+    if (p->listed && separator == ']') use(p, p->read + 1);
+    return llama3 && separator == '{' ? go(p, CALL_LEAD) : content_begin(p);
 }
 
 static bool (*const steps[])(struct output_parser *p) = {
@@ -330,10 +383,11 @@ static void advance(struct output_parser *p, output_part_fn *part, void *user)
 
 // --- interface
 
-struct output_parser *output_parser_create(const struct output_syntax *syntax, bool reasoning)
+struct output_parser *output_parser_create(const struct output_syntax *syntax, bool reasoning, const json_t *tools)
 {
     struct output_parser *p = mem_alloc(sizeof *p);
     *p = (struct output_parser){.syntax = *syntax, .state = reasoning ? REASONING : START, .drop_blank = reasoning};
+    p->tools = json_incref((json_t *)tools);
     return p;
 }
 
@@ -342,6 +396,7 @@ void output_parser_free(struct output_parser *parser)
     if (!parser) return;
     bytes_free(&parser->text);
     call_reader_fini(&parser->call);
+    json_decref(parser->tools);
     free(parser);
 }
 
@@ -351,10 +406,18 @@ void output_parser_push(struct output_parser *parser, const char *text, size_t n
     advance(parser, part, user);
 }
 
-void output_parser_finish(struct output_parser *parser, output_part_fn *part, void *user)
+void output_parser_finish(struct output_parser *parser, bool cut, output_part_fn *part, void *user)
 {
     parser->final = true;
+    parser->cut = cut;
     advance(parser, part, user);
+    bool in_call = parser->state == CALL && parser->announced;
+    if (in_call && !call_reader_is_complete(&parser->call)) parser->ended = OUTPUT_CUT_CALL;
+}
+
+enum output_cut output_parser_cut(const struct output_parser *parser)
+{
+    return parser->ended;
 }
 
 size_t output_parser_used(const struct output_parser *parser)

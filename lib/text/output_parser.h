@@ -8,13 +8,21 @@
 //   Llama 3     {"name": ..., "parameters": {...}} as the start of the answer or after <|python_tag|>, joined by ";"
 //   Mistral     [TOOL_CALLS][{"name": ..., "arguments": {...}}, ...], or [TOOL_CALLS]name[ARGS]{...} for each call
 //
-// The parser emits a part as soon as its kind is certain. No text is lost: text that begins like a call but is not a
-// call is content, and an answer without sections stays unchanged. Blanks around sections are dropped. If an answer
-// ends inside a call, the arguments so far are emitted. The result does not depend on how the text is cut into pieces.
+// A call is certain if at least two of these hold: a marker precedes it, its name is a tool of the request, it has
+// arguments. So an answer that is JSON and has a member "name" is not taken for a call of Llama 3's form.
+//
+// The parser emits a part as soon as its kind is certain. Text that begins like a call but is not a call is content,
+// and an answer without sections stays unchanged. Content keeps its blanks, as in vLLM's parsers. Blanks around the
+// reasoning are dropped, and so are blanks that are all there is between two sections, or after the last one.
+//
+// If an answer ends inside a call, the arguments so far are emitted, and the call is incomplete. If the answer was cut,
+// this holds from the call's marker on, but a call whose name is not complete is left out. The result does not depend
+// on how the text is cut into pieces.
 //
 // One owner, one thread at a time.
 #pragma once
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -47,13 +55,23 @@ typedef void output_part_fn(void *user, enum output_kind kind, const char *text,
 
 struct output_parser;
 
-// Creates a parser. `reasoning`: the prompt ended inside a reasoning section. `syntax` is copied.
-struct output_parser *output_parser_create(const struct output_syntax *syntax, bool reasoning);
+// Creates a parser. `reasoning`: the prompt ended inside a reasoning section. `syntax` is copied. `tools` is an object
+// whose keys are the names of the request's tools (NULL: none); the parser keeps a reference to it.
+struct output_parser *output_parser_create(const struct output_syntax *syntax, bool reasoning, const json_t *tools);
 void output_parser_free(struct output_parser *parser); // NULL is fine
 
 // Adds text, whole characters only. Calls `part` for each piece of text as soon as its kind is certain.
 void output_parser_push(struct output_parser *parser, const char *text, size_t n, output_part_fn *part, void *user);
-void output_parser_finish(struct output_parser *parser, output_part_fn *part, void *user);
+// Ends the answer. `cut`: a limit or a stop string ended it, and not the model.
+void output_parser_finish(struct output_parser *parser, bool cut, output_part_fn *part, void *user);
+
+// Where the answer ended.
+enum output_cut {
+    OUTPUT_CUT_NONE, // not inside a call
+    OUTPUT_CUT_CALL, // inside the last call, which is incomplete
+    OUTPUT_CUT_NAME, // inside a call that was left out, because its name is not complete
+};
+enum output_cut output_parser_cut(const struct output_parser *parser);
 
 // Returns the bytes of the answer that were emitted or dropped. When `part` receives OUTPUT_REASONING or
 // OUTPUT_CONTENT, the result is the position of that text in the answer.

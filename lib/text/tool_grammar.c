@@ -8,15 +8,8 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
-
-static bool is_one_of(const char *name, const char *const *names)
-{
-    while (*names && strcmp(name, *names) != 0)
-        names++;
-    return *names != NULL;
-}
-
-static enum status refs_move(json_t *schema, const char *place);
+#include "lib/text/schema_close.h"
+#include "lib/text/schema_parts.h"
 
 static enum status ref_move(json_t *schema, const char *place)
 {
@@ -31,30 +24,10 @@ static enum status ref_move(json_t *schema, const char *place)
     return STATUS_OK;
 }
 
-// Moves the schemas in a member of a schema: one schema, a list of schemas, or with `named` an object of schemas.
-static enum status member_refs_move(json_t *value, bool named, const char *place)
-{
-    const char *name;
-    json_t *item;
-    size_t i;
-    if (!named) TRY(refs_move(value, place));
-    if (named) {
-        json_object_foreach(value, name, item) TRY(refs_move(item, place));
-    }
-    json_array_foreach(value, i, item) TRY(refs_move(item, place));
-    return STATUS_OK;
-}
-
 // Rewrites the references of a schema that moves from the root of its document to `place`.
-static enum status refs_move(json_t *schema, const char *place)
+static enum status refs_move(void *place, json_t *schema)
 {
-    static const char *const literals[] = {"const", "enum", "default", "examples", NULL};
-    static const char *const named[] = {"properties",  "patternProperties", "$defs",
-                                        "definitions", "dependentSchemas",  NULL};
-    const char *name;
-    json_t *value;
-    json_object_foreach(schema, name, value) if (!is_one_of(name, literals))
-        TRY(member_refs_move(value, is_one_of(name, named), place));
+    TRY(schema_parts_visit(schema, refs_move, place));
     if (json_object_get(schema, "$id") || json_object_get(schema, "$dynamicRef") ||
         json_object_get(schema, "$recursiveRef"))
         return status_fail(STATUS_UNSUPPORTED,
@@ -64,20 +37,23 @@ static enum status refs_move(json_t *schema, const char *place)
 }
 
 // Adds a call: {"name": NAME, MEMBER: arguments}. The schema of the arguments becomes a definition of the root, so that
-// its references to itself stay within it.
-static enum status add_call(const json_t *function, const char *member, json_t *root, json_t *calls)
+// its references to itself stay within it. If calls are not required, the arguments are any object.
+static enum status add_call(const struct tool_choice *choice, const json_t *function, const char *member, json_t *root,
+                            json_t *calls)
 {
     json_t *given = json_object_get(function, "parameters"), *all = json_object_get(root, "$defs");
-    json_t *parameters = json_is_object(given) ? json_deep_copy(given) : json_pack("{s:s}", "type", "object");
+    json_t *parameters =
+        json_is_object(given) && !choice->format ? json_deep_copy(given) : json_pack("{s:s}", "type", "object");
     char place[32];
     snprintf(place, sizeof place, "#/$defs/%zu", json_object_size(all));
+    if (choice->close || json_is_true(json_object_get(function, "strict"))) schema_close(parameters);
     json_object_del(parameters, "$id"); // $id names the document
     json_object_set_new(all, place + strlen("#/$defs/"), parameters);
     json_t *name = json_pack("{s:O}", "const", json_object_get(function, "name"));
     json_array_append_new(calls, json_pack("{s:s, s:{s:o, s:{s:s}}, s:[s,s], s:b}", "type", "object", "properties",
                                            "name", name, member, "$ref", place, "required", "name", member,
                                            "additionalProperties", 0));
-    return refs_move(parameters, place);
+    return refs_move(place, parameters);
 }
 
 static enum status add_calls(const struct tool_choice *choice, const char *member, json_t *root, json_t *calls)
@@ -88,18 +64,34 @@ static enum status add_calls(const struct tool_choice *choice, const char *membe
     {
         const json_t *function = json_object_get(tool, "function");
         const char *name = json_string_value(json_object_get(function, "name"));
-        if (!choice->name || strcmp(name, choice->name) == 0) TRY(add_call(function, member, root, calls));
+        if (!choice->name || strcmp(name, choice->name) == 0) TRY(add_call(choice, function, member, root, calls));
     }
     if (json_array_size(calls)) return STATUS_OK;
     return status_fail(STATUS_INVALID, "tool_choice: no tool has the name '%.64s'", choice->name ? choice->name : "");
 }
 
-static enum status schema_create(const struct tool_choice *choice, const char *member, bool list, json_t **root_p)
+// Adds the schema of an answer without calls. Two JSON grammars that begin alike are too much for llguidance, so that
+// in this form of calls one schema describes both.
+static enum status add_format(const char *format, json_t *root, json_t *calls)
 {
-    json_t *root = json_pack("{s:{s:s}, s:{}}", "x-guidance", "whitespace_pattern", "[ ]", "$defs");
+    char place[] = "#/$defs/format";
+    json_t *schema = json_loads(format, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    json_object_del(schema, "$id");
+    json_object_del(schema, "x-guidance");
+    json_object_set_new(json_object_get(root, "$defs"), "format", schema);
+    json_array_append_new(calls, json_pack("{s:s}", "$ref", place));
+    return refs_move(place, schema);
+}
+
+static enum status schema_create(const struct tool_choice *choice, enum output_calls form, json_t **root_p)
+{
+    const char *member = form == OUTPUT_CALLS_LLAMA3 ? "parameters" : "arguments";
+    json_t *root = json_pack("{s:{}}", "$defs");
     json_t *calls = json_array();
     enum status status = add_calls(choice, member, root, calls);
-    if (list) {
+    if (status == STATUS_OK && form == OUTPUT_CALLS_LLAMA3 && choice->format)
+        status = add_format(choice->format, root, calls);
+    if (form == OUTPUT_CALLS_MISTRAL) {
         json_object_set_new(root, "type", json_string("array"));
         json_object_set_new(root, "items", json_pack("{s:o}", "anyOf", calls));
         json_object_set_new(root, "minItems", json_integer(1));
@@ -107,6 +99,7 @@ static enum status schema_create(const struct tool_choice *choice, const char *m
     } else {
         json_object_set_new(root, "anyOf", calls);
     }
+    json_object_set_new(root, "x-guidance", json_pack("{s:s}", "whitespace_pattern", "[ ]"));
     if (status == STATUS_OK) {
         *root_p = root;
     } else {
@@ -115,17 +108,28 @@ static enum status schema_create(const struct tool_choice *choice, const char *m
     return status;
 }
 
-static char *lark_create(enum output_calls form, int32_t marker, bool single, const char *schema)
+// Returns the rules of the calls. The rule `calls` is an answer that consists of calls.
+static char *lark_calls(enum output_calls form, int32_t marker, bool single, const char *schema)
 {
     switch (form) {
     case OUTPUT_CALLS_HERMES:
-        return mem_format("start: call%s\ncall: \"<tool_call>\\n\" body \"\\n</tool_call>\"\nbody: %%json %s\n",
+        return mem_format("calls: call%s\ncall: \"<tool_call>\\n\" body \"\\n</tool_call>\"\nbody: %%json %s\n",
                           single ? "" : " (\"\\n\" call)*", schema);
-    case OUTPUT_CALLS_LLAMA3: return mem_format("start: body\nbody: %%json %s\n", schema);
+    case OUTPUT_CALLS_LLAMA3: return mem_format("calls: body\nbody: %%json %s\n", schema);
     default:
-        if (marker < 0) return mem_format("start: \"[TOOL_CALLS]\" body\nbody: %%json %s\n", schema);
-        return mem_format("start: <[%d]> body\nbody: %%json %s\n", (int)marker, schema);
+        if (marker < 0) return mem_format("calls: \"[TOOL_CALLS]\" body\nbody: %%json %s\n", schema);
+        return mem_format("calls: <[%d]> body\nbody: %%json %s\n", (int)marker, schema);
     }
+}
+
+static char *lark_create(enum output_calls form, int32_t marker, const struct tool_choice *choice, const char *schema)
+{
+    char *calls = lark_calls(form, marker, choice->single, schema);
+    char *lark = choice->format && form != OUTPUT_CALLS_LLAMA3
+                     ? mem_format("start: calls | text\ntext: %%json %s\n%s", choice->format, calls)
+                     : mem_format("start: calls\n%s", calls);
+    free(calls);
+    return lark;
 }
 
 enum status tool_grammar_create(enum output_calls form, int32_t marker, const struct tool_choice *choice,
@@ -134,10 +138,9 @@ enum status tool_grammar_create(enum output_calls form, int32_t marker, const st
     if (form == OUTPUT_CALLS_NONE)
         return status_fail(STATUS_UNSUPPORTED, "tool_choice: the form of the model's tool calls is not known");
     json_t *schema;
-    TRY(schema_create(choice, form == OUTPUT_CALLS_LLAMA3 ? "parameters" : "arguments", form == OUTPUT_CALLS_MISTRAL,
-                      &schema));
+    TRY(schema_create(choice, form, &schema));
     char *text = json_dumps(schema, JSON_COMPACT);
-    *spec_p = grammar_spec_of(GRAMMAR_LARK, lark_create(form, marker, choice->single, text));
+    *spec_p = grammar_spec_of(GRAMMAR_LARK, lark_create(form, marker, choice, text));
     free(text);
     json_decref(schema);
     return STATUS_OK;

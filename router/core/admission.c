@@ -95,6 +95,21 @@ enum status admission_check_deadline(const struct core *c, const struct request 
                        request_deadline_name(r), (double)left_us / 1e3);
 }
 
+// Returns the longest context of the attached worker groups and of those that may come back.
+static int longest_context(const struct core *c, int64_t now_us)
+{
+    int attached = sched_pool_context(&c->view, NODE_WORKER);
+    int gone = now_us < core_grace_end_us(c) ? c->workers_gone_context : 0;
+    return attached > gone ? attached : gone;
+}
+
+void admission_reduce_output(const struct core *c, struct request *r, int64_t now_us)
+{
+    int room = longest_context(c, now_us) - r->spec.n_tokens;
+    struct sampling *s = &r->spec.sampling;
+    if (r->spec.context.reduces && room >= 1 && s->max_tokens > room && s->min_tokens <= room) s->max_tokens = room;
+}
+
 static enum status check_worker(const struct core *c, const struct request *r, int64_t now_us)
 {
     int n_tokens = r->spec.n_tokens, max_tokens = r->spec.sampling.max_tokens;
@@ -103,11 +118,13 @@ static enum status check_worker(const struct core *c, const struct request *r, i
     bool returns = sched_request_context(&r->sched, NODE_WORKER) <= c->workers_gone_context;
     if (returns && now_us < core_grace_end_us(c)) return STATUS_OK;
     if (!c->open_nodes[NODE_WORKER]) return core_fail_no_node(c, NODE_WORKER);
+    int context = sched_pool_context(&c->view, NODE_WORKER);
+    if (n_tokens >= context)
+        return context_refuse(r->spec.context.words, n_tokens, true, context, " on the attached worker groups");
     return status_fail(STATUS_OUT_OF_RANGE,
                        "a prompt of %d tokens with max_tokens %d needs a context of %lld: the attached worker groups "
                        "have %d",
-                       n_tokens, max_tokens, (long long)n_tokens + max_tokens,
-                       sched_pool_context(&c->view, NODE_WORKER));
+                       n_tokens, max_tokens, (long long)n_tokens + max_tokens, context);
 }
 
 enum status admission_check(const struct core *c, const struct request *r, int64_t now_us)

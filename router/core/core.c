@@ -133,6 +133,7 @@ void core_submit(struct core *c, struct request *r, int64_t now_us)
 {
     if (r->state == REQUEST_RECEIVED) request_set_state(r, REQUEST_TOKENISED);
     ledger_arrived(&c->ledger, r);
+    admission_reduce_output(c, r, now_us);
     enum status status = admission_check(c, r, now_us);
     score_plan_settle_quality(c, r);
     struct score_plan plan = {0};

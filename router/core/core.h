@@ -214,6 +214,7 @@ struct sequence_result {
     bool finished;
     enum finish_reason reason; // valid if finished
     const char *error;         // error message of FINISH_REASON_ERROR
+    bool grammar_failed;       // with FINISH_REASON_ERROR: the request's grammar is the cause
     int cached_tokens;
     int draft_tokens,          // draft tokens verified in the pass
         draft_accepted_tokens; // verified draft tokens that were accepted; `tokens` includes them

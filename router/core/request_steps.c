@@ -64,7 +64,9 @@ static bool stream_tokens(struct core *c, struct request *r, const struct sequen
     append_output(r, result->tokens, n);
     ledger_tokens_received(&c->ledger, r, n, now_us);
     if (r->state == REQUEST_PREFILL) request_set_state(r, REQUEST_DECODE);
-    bool stopped = r->sink.tokens(r->sink.user, result->tokens, result->logprobs, n, &n_used);
+    // A node may send log-probabilities that nobody asked for.
+    const struct token_logprob *logprobs = r->spec.sampling.logprobs >= 0 ? result->logprobs : NULL;
+    bool stopped = r->sink.tokens(r->sink.user, result->tokens, logprobs, n, &n_used);
     if (!stopped || n_used < 0 || n_used > n) n_used = n;
     ledger_tokens_used(&c->ledger, r, n, n_used);
     *n_used_p = n_used;
@@ -78,8 +80,11 @@ static void sequence_finished(struct core *c, struct request *r, const struct se
         core_request_finish(c, r, result->reason, STATUS_OK, "", false, now_us);
         return;
     }
-    status_fail(STATUS_INTERNAL, "the worker group failed: %s", result->error ? result->error : "no reason given");
-    core_request_finish(c, r, FINISH_REASON_ERROR, STATUS_INTERNAL, status_message(), false, now_us);
+    const char *error = result->error ? result->error : "no reason given";
+    enum status status = result->grammar_failed && r->spec.sampling.grammar.kind != GRAMMAR_NONE
+                             ? status_fail(STATUS_INVALID, "%s", error)
+                             : status_fail(STATUS_INTERNAL, "the worker group failed: %s", error);
+    core_request_finish(c, r, FINISH_REASON_ERROR, status, status_message(), false, now_us);
 }
 
 void core_request_step(struct core *c, struct request *r, const struct sequence_result *result, int64_t now_us)

@@ -10,6 +10,7 @@
 //   parsed_message.c  table of the clients' messages that are not submitted to the core yet
 //   grpc_intake.c     passes messages of clients to their readers, directly or through the pool
 //   chat_answer.c     splits chat answers into sections: reasoning, content, tool calls
+//   system_turns.c    finds out whether the chat template renders system turns anywhere
 //   content_tokens.c  finds the tokens of a chat answer that are content
 //   client_rules.c    finds the operator's rules for the requests of a client
 //   answer.c          keeps the running requests of a client and the text of their answers
@@ -69,8 +70,12 @@ struct front {
     struct chat_template *chat;           // NULL: there is no usable template
     char *chat_problem;                   // error message that says why `chat` is NULL
     struct chat_syntax chat_syntax;       // markers of sections that were found in `chat`
+    bool system_turns;                    // `chat` renders turns of the role system anywhere (system_turns.h)
+    const char *image_text;               // text that replaces images in conversations; NULL: images are refused
+    char *tokenizer_info;                 // the answer of GET /tokenizer_info
     struct grammar_library *grammars;     // NULL: structured output is refused
     struct grammar_cache *valid_grammars; // grammars that were compiled lately; NULL if `grammars` is NULL
+    bool close_schemas;                   // close the objects of every JSON schema (schema_close.h)
     struct identity *identity;            // NULL: no API keys are used, every caller may do everything
     bool share_prefix_cache;              // true: tenants share the prefix cache
     int64_t heartbeat_ms;

@@ -17,11 +17,12 @@
 enum { PRIORITY_LEVELS = 2 * PRIORITY_MAX + 1 };
 int sched_priority_level(int32_t priority); // 0 is the lowest
 
-// The client's prompt and options. Constant once the request is TOKENISED.
+// The client's prompt and options. Constant once the request is admitted.
 struct request_spec {
     int32_t *tokens; // [n_tokens] the whole prompt; owned
     int n_tokens;
     struct sampling sampling; // resolved: max_tokens is set
+    struct context_policy context;
     struct prefill prefill;
     struct prune_rule limited_by; // rule that changed what the request asked of `prefill`; PRUNE_UNSET: none did
     bool drafts_limited;          // the request asked for drafts, and a rule does not allow them

@@ -15,6 +15,7 @@ struct result {
     enum frames_found found;
     int n_calls;
     size_t held;
+    bool may_pass;
 };
 
 static void check(const struct frames *f)
@@ -43,6 +44,7 @@ static struct result receive(const uint8_t *bytes, size_t size, size_t piece)
     }
     r.n_calls = f.n_calls;
     r.held = r.found == FRAMES_OK ? frames_held_bytes(&f) : 0;
+    r.may_pass = r.found == FRAMES_OK && frames_may_pass(&f);
     frames_send(&f, bytes, size); // the server's frames, which end some calls
     check(&f);
     uint8_t goodbye[FRAMES_GOODBYE_BYTES];
@@ -56,5 +58,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (size < 1) return 0;
     struct result whole = receive(data + 1, size - 1, size), parts = receive(data + 1, size - 1, data[0] % 16 + 1u);
     FUZZ_CHECK(whole.found == parts.found && whole.n_calls == parts.n_calls && whole.held == parts.held);
+    FUZZ_CHECK(whole.may_pass == parts.may_pass);
     return 0;
 }

@@ -6,7 +6,9 @@
 
 #include "router/front/http/json_anthropic.h"
 #include "router/front/http/json_body.h"
+#include "router/front/http/json_custom_input.h"
 #include "router/front/http/json_generation.h"
+#include "router/front/http/json_images.h"
 #include "router/front/http/json_responses.h"
 #include "router/front/http/json_responses_answer.h"
 #include "router/front/http/json_writer.h"
@@ -43,7 +45,8 @@ static void check_turns(const json_t *chat)
     {
         const json_t *content = json_object_get(turn, "content");
         FUZZ_CHECK(json_is_string(json_object_get(turn, "role")));
-        FUZZ_CHECK(json_is_string(content) || json_is_array(content));
+        const bool calls_only = json_is_null(content) && json_array_size(json_object_get(turn, "tool_calls"));
+        FUZZ_CHECK(json_is_string(content) || json_is_array(content) || calls_only);
     }
 }
 
@@ -57,6 +60,22 @@ static void check_chat(enum status status, json_t *chat)
         check_refusal(status);
         FUZZ_CHECK(!chat);
     }
+}
+
+// Every name that the model may call leads back to the client's tool.
+static void check_tools(const struct responses_tools *tools)
+{
+    const char *offered;
+    json_t *tool, *type;
+    size_t i;
+    json_object_foreach(tools->renamed, offered, tool)
+    {
+        const char *space = json_string_value(json_object_get(tool, "namespace"));
+        char *name = responses_offered_name(space, json_string_value(json_object_get(tool, "name")));
+        FUZZ_CHECK(strcmp(name, offered) == 0);
+        free(name);
+    }
+    json_array_foreach(tools->left_out, i, type) FUZZ_CHECK(!strpbrk(json_string_value(type), "\r\n,"));
 }
 
 static void check_echo(const json_t *body)
@@ -73,20 +92,53 @@ static void check_echo(const json_t *body)
     free(echo);
 }
 
+static struct bytes input_decode(const char *arguments, size_t n, size_t piece)
+{
+    struct custom_input state = {0};
+    struct bytes text = {0};
+    for (size_t i = 0; i < n; i += piece)
+        custom_input_push(&state, arguments + i, n - i < piece ? n - i : piece, &text);
+    custom_input_finish(&state, &text);
+    return text;
+}
+
+// The bytes as the arguments of a custom tool: pieces of any size give the same text, which is that of a JSON parser.
+static void check_custom_input(const char *arguments, size_t n)
+{
+    struct bytes whole = input_decode(arguments, n, n + 1), pieces = input_decode(arguments, n, 1 + n % 5);
+    FUZZ_CHECK(whole.n == pieces.n && (!whole.n || memcmp(whole.data, pieces.data, whole.n) == 0));
+    json_t *object = json_loadb(arguments, n, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, NULL);
+    const json_t *input = json_object_get(object, "input");
+    if (json_is_string(input) && json_object_size(object) == 1 && n < CUSTOM_HEAD_BYTES_MAX &&
+        memmem(arguments, n, "\"input\"", 7)) {
+        FUZZ_CHECK(whole.n == json_string_length(input));
+        FUZZ_CHECK(!whole.n || memcmp(whole.data, json_string_value(input), whole.n) == 0);
+    }
+    json_decref(object);
+    bytes_free(&whole);
+    bytes_free(&pieces);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     json_t *body = NULL, *chat = NULL;
+    check_custom_input((const char *)data, size);
     enum status status = json_body_parse((const char *)data, size, &body);
     if (status != STATUS_OK) {
         check_refusal(status);
         return 0;
     }
+    if (size / 4 % 2) json_images_replace(body, "[image]");
     read_generation(body);
     check_echo(body);
-    status = responses_to_chat(body, &chat);
+    struct responses_tools tools = {0};
+    status = responses_to_chat(body, size % 2, &tools, &chat);
+    check_tools(&tools);
     check_chat(status, chat);
+    responses_tools_fini(&tools);
     chat = NULL;
-    status = anthropic_to_chat(body, size % 2, &chat);
+    const struct anthropic_options options = {.counted = size % 2, .system_turns = size / 2 % 2};
+    status = anthropic_to_chat(body, &options, &chat);
     check_chat(status, chat);
     json_decref(body);
     return 0;

@@ -95,6 +95,32 @@ def test_streams():
     assert final.stop_reason == answer.stop_reason and final.usage.output_tokens == answer.usage.output_tokens
 
 
+def test_models():
+    listed = client.models.list()
+    assert listed.data[0].id == model and listed.data[0].type == "model" and listed.data[0].display_name == model
+    assert listed.data[0].created_at.year >= 2026 and not listed.has_more
+    assert client.models.retrieve(model).id == model
+
+
+def test_agents():
+    """The fields that Claude Code sends."""
+    call = {"type": "tool_use", "id": "1", "name": "ls", "input": {"path": "."}}
+    result = {"type": "tool_result", "tool_use_id": "1",
+              "content": [{"type": "text", "text": "a.txt"}, {"type": "text", "text": "b.txt"}]}
+    answer = client.beta.messages.create(
+        model=model, max_tokens=32000, betas=["context-management-2025-06-27"], thinking={"type": "adaptive"},
+        context_management={"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]},
+        system=[{"type": "text", "text": SYSTEM, "cache_control": {"type": "ephemeral"}}],
+        messages=turns + [{"role": "system", "content": [{"type": "text", "text": "Be brief."}]},
+                          {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}],
+        extra_body={**GREEDY, "output_config": {"effort": "high"}})
+    assert answer.usage.input_tokens + answer.usage.cache_read_input_tokens > 20, answer
+    raw = client.messages.with_raw_response.create(model=model, max_tokens=10 ** 8, messages=turns,
+                                                   stop_sequences=list("0123456789"), extra_body=GREEDY)
+    reduced = int(raw.headers["x-forepack-max-tokens"])
+    assert 4000 < reduced < 4096, raw.headers
+
+
 def test_count_tokens():
     usage = ask().usage
     count = client.messages.count_tokens(model=model, messages=turns, system=SYSTEM)
@@ -118,13 +144,13 @@ def test_errors():
     refused(*invalid, "max_tokens", max_tokens=0)
     refused(*invalid, "temperature", extra_body={"temperature": "warm"})
     refused(*invalid, "tools", tools=[{"name": "f"}])
-    refused(*invalid, "thinking", thinking={"type": "enabled", "budget_tokens": 1024})
+    refused(*invalid, "thinking.budget_tokens", thinking={"type": "enabled", "budget_tokens": 0})
     refused(*invalid, "image", messages=[{"role": "user", "content": [
         {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "AA=="}}]}])
     refused(*invalid, "messages", messages=[])
     refused(*invalid, "last turn", messages=turns + [{"role": "assistant", "content": "The"}])
-    refused(*invalid, "context", messages=[{"role": "user", "content": "word " * 100000}])
-    refused(*invalid, "context", max_tokens=10 ** 8, stream=True)  # before the stream begins
+    for stream in (False, True):  # before the stream begins
+        refused(*invalid, " tokens > 4095 maximum", messages=[{"role": "user", "content": "word " * 5000}], stream=stream)
 
 
 def test_retries():

@@ -89,7 +89,7 @@ remote 1 "context" --prompt x --max-tokens 1000000
 printf '\377\376abc' >"$work/latin"
 remote 2 "utf-8" --prompt-file "$work/latin"
 head -c 10000000 /dev/zero | tr '\0' 'x' >"$work/long"
-remote 1 "context holds $context" --prompt-file "$work/long"
+remote 1 "maximum context length is $context tokens. However" --prompt-file "$work/long"
 row() { jq -cn "$1" >"$work/in.jsonl"; rm -f "$work/res.jsonl"; code=0; "$forepack" batch --server "$server" --input "$work/in.jsonl" --output "$work/res.jsonl" 2>"$work/err" || code=$?; }
 row '{id: "a", token_ids: [1, '"$vocab"']}'
 equal 1 "$code" "exit code of a batch with a bad row"

@@ -44,7 +44,7 @@ def get(path, wanted=200):
 def server_refuses(path, fields, wanted):
     """The HTTP server itself refuses the head; the error has the shape of the path's API."""
     with socket.create_connection((address.hostname, address.port), timeout=WAIT) as raw:
-        raw.sendall(f"POST {path} HTTP/1.1\r\nHost: x\r\n{fields}\r\n".encode())
+        raw.sendall(f"POST {path} HTTP/1.1\r\nHost: localhost\r\n{fields}\r\n".encode())
         answer = raw.makefile("rb").read()
     head, body = answer.split(b"\r\n\r\n", 1)
     error = json.loads(body)
@@ -95,6 +95,8 @@ def check_information():
     model = models["data"][0]
     assert model["object"] == "model" and model["max_model_len"] > 0, model
     assert get("/v1/models/" + model["id"]) == model
+    assert model["type"] == "model" and model["display_name"] == "demo" and model["created_at"].endswith("Z"), model
+    assert models["first_id"] == "demo" and models["last_id"] == "demo-b" and models["has_more"] is False, models
     assert get("/v1/models/demo-b")["id"] == "demo-b"
     assert get("/v1/models/other", 404)["error"]["code"] == "model_not_found"
     assert get("/health")["status"] == "alive" and get("/ready")["status"] == "ready"
@@ -110,6 +112,13 @@ def check_tokens():
     assert post("/detokenize", {"tokens": tokens["tokens"]})[0] == {"prompt": "Hello there"}
     chat, _ = post("/tokenize", {"messages": HELLO, "return_token_strs": True})
     assert len(chat["token_strs"]) == chat["count"] > tokens["count"], chat
+    special = {"tokens": [1449] + tokens["tokens"]}
+    assert post("/detokenize", special)[0] == {"prompt": "Hello there"}
+    kept = post("/detokenize", dict(special, skip_special_tokens=False))[0]["prompt"]
+    assert kept == "<|begin_of_text|>Hello there", kept
+    info = get("/tokenizer_info")
+    assert info["bos_token"] == "<|begin_of_text|>" and info["eos_token"] == "<|endoftext|>", info
+    assert "<|im_start|>" in info["chat_template"] and info["model_max_length"] == 4096 and info["pad_token"] is None, info
     refused("/tokenize", {}, 400, "prompt", None, "either prompt or messages")
     refused("/detokenize", {"tokens": ["a"]}, 400, "tokens", None, "a list of token ids")
 
@@ -155,7 +164,7 @@ def check_chat():
 
 def check_choices():
     """Choice i has the seed plus i; prompts count once in the usage."""
-    body = {"prompt": ["The keeper", [1449, 72, 344]], "n": 2, "seed": 40, "max_tokens": 6, "temperature": 3,
+    body = {"prompt": ["The keeper", [1449, 72, 344]], "n": 2, "seed": 40, "max_tokens": 6, "temperature": 2,
             "ignore_eos": True, "return_token_ids": True}
     answer, _ = post("/v1/completions", body)
     choices = answer["choices"]
@@ -199,6 +208,19 @@ def check_logprobs():
     events = [c["logprobs"] for e in stream("/v1/completions", body) for c in e["choices"] if c["logprobs"]]
     for key, values in logprobs.items():
         assert sum((e[key] for e in events), []) == values, (key, events)
+
+
+def check_reduced():
+    """max_tokens beyond the context is reduced to what fits, and the answer says so."""
+    body = {"prompt": [1449] + [72] * 4090, "max_tokens": 10 ** 9, "ignore_eos": True}
+    answer, response = post("/v1/completions", body)
+    usage = answer["usage"]
+    assert usage["max_tokens"] == usage["completion_tokens"] == 4096 - usage["prompt_tokens"], usage
+    assert response.getheader("x-forepack-max-tokens") == str(usage["max_tokens"]), response.getheaders()
+    events = stream("/v1/completions", dict(body, stream_options={"include_usage": True}))
+    assert events[-1]["usage"]["max_tokens"] == usage["max_tokens"], events[-1]
+    answer, response = post("/v1/completions", dict(body, max_tokens=5))
+    assert "max_tokens" not in answer["usage"] and not response.getheader("x-forepack-max-tokens"), answer
 
 
 def check_stop_and_echo():
@@ -287,10 +309,10 @@ def check_errors(model):
     refused(chat, {"messages": HELLO, "top_logprobs": 2}, 400, "top_logprobs", None, "only with logprobs")
     refused(chat, {"messages": HELLO, "logprobs": True, "top_logprobs": 21}, 400, "top_logprobs", None, "from 0 to 20")
     refused(chat, {"messages": HELLO, "temperature": "hot"}, 400, "temperature", None, "must be a number")
-    refused(chat, {"messages": HELLO, "temperature": -1}, 400, "temperature", None, "from 0 to 100")
+    refused(chat, {"messages": HELLO, "temperature": -1}, 400, "temperature", None, "from 0 to 2")
     refused(chat, {"messages": HELLO, "stop": ["x"] * 17}, 400, "stop", None, "at most 16")
     refused(chat, {"messages": HELLO, "model": "other"}, 404, "model", "model_not_found", "is not served here")
-    refused(chat, {"messages": HELLO, "ttft_deadline_ms": 1, "max_tokens": 10 ** 9}, 400, "max_tokens", length, "over the context")
+    refused(chat, {"messages": HELLO, "min_tokens": 10 ** 8, "max_tokens": 10 ** 9}, 400, "max_tokens", length, "over the context")
     for path in (chat, "/v1/responses", "/v1/messages", "/tokenize", "/v1/score"):
         oversized(path)
     for path, body, field in ((chat, {"messages": HELLO}, "max_tokens"), (completions, {"prompt": "x"}, "max_tokens"),
@@ -305,14 +327,15 @@ def check_errors(model):
         error = answer["error"]
         assert error["type"] == "invalid_request_error" and error["message"].startswith(words), answer
     refused(completions, {}, 400, "prompt", None, "at least one is required")
-    refused(completions, {"prompt": ""}, 400, "prompt", None, "empty")
+    assert post(completions, {"prompt": "", "max_tokens": 1})[0]["usage"]["prompt_tokens"] == 1  # the tokenizer adds BOS
     refused(completions, {"prompt": [[]]}, 400, "prompt", None, "empty")
     refused(completions, {"prompt": [1, "a"]}, 400, "prompt", None, "a list of token ids")
     refused(completions, {"prompt": [10 ** 9]}, 400, "prompt", None, "outside the vocabulary")
     refused(completions, {"prompt": "x", "n": 2, "best_of": 3}, 400, "best_of", unsupported, "not supported")
     refused(completions, {"prompt": long_prompt, "ttft_deadline_ms": 1}, 504, None, "deadline_exceeded", "ttft_deadline_ms")
     refused(completions, {"prompt": "x" * 300000}, 400, None, length, "shorten it")
-    refused(completions, {"prompt": "x", "model": model, "stream": True, "max_tokens": 10 ** 6}, 400, "max_tokens", length, "context")
+    too_long = "maximum context length is 4096 tokens. However, the prompt is too long (over 16384 tokens"
+    refused(completions, {"prompt": "x" * 300000, "model": model, "stream": True}, 400, None, length, too_long)
     assert post(completions, {"prompt": "x", "max_tokens": 1, "unknown": 1, "temperature": None, "store": True})
 
 
@@ -329,7 +352,7 @@ def check_disconnect():
         before = status()["totals"]
         data = json.dumps(dict(body, prompt="The keeper", max_tokens=3000, ignore_eos=True)).encode()
         sock = socket.create_connection((address.hostname, address.port))
-        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data))
+        sock.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n%s" % (len(data), data))
         if body.get("stream"):
             received = b""
             while received.count(b"data: ") < 3:
@@ -349,6 +372,7 @@ check_tokens()
 check_chat()
 check_choices()
 check_logprobs()
+check_reduced()
 check_stop_and_echo()
 check_grpc_gives_the_same()
 check_prefill()

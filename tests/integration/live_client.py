@@ -133,7 +133,7 @@ def a_revoked_key_ends_its_pages():
 
 def pages_are_bounded_and_slow_ones_delay_nothing():
     host, port = address.rsplit(":", 1)
-    request = "GET /live/events HTTP/1.1\r\nHost: x\r\nAuthorization: %s\r\n\r\n" % key("operator")["Authorization"]
+    request = "GET /live/events HTTP/1.1\r\nHost: localhost\r\nAuthorization: %s\r\n\r\n" % key("operator")["Authorization"]
     slow = []
     while len(slow) < PAGES_MAX - 1:  # pages that read nothing
         slow.append(socket.create_connection((host, int(port))))

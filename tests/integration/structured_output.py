@@ -6,10 +6,12 @@ Usage: structured_output.py URL ROUNDS; a round is 8 answers
 import json
 import re
 import sys
+import typing
 
 import anthropic
 import jsonschema
 import openai
+import pydantic
 
 url = sys.argv[1]
 rounds = int(sys.argv[2])
@@ -80,9 +82,55 @@ answer = anthropic_client.messages.create(
 )
 assert answer.content[0].text.startswith("{"), answer
 
+# A property that a pattern also matches: no other name is left after it.
+score = {"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"],
+         "additionalProperties": False, "patternProperties": {"^score$": {"maximum": 9}}}
+for seed in range(8):
+    choice = chat(extra_body={"guided_json": score}, seed=seed, temperature=1, max_tokens=200).choices[0]
+    assert choice.finish_reason == "stop", choice
+    jsonschema.validate(json.loads(choice.message.content), score)
+# The same in two schemas, which only llguidance combines.
+dead_end = {"allOf": [{"type": "object", "properties": {"score": {"type": "integer"}}, "required": ["score"]},
+                      {"patternProperties": {"^score$": {}}, "additionalProperties": False}]}
+
+# `strict` closes objects that do not say whether they are closed.
+opened = {"type": "object", "properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"],
+          "$defs": {"a": {"type": "object", "properties": {"b": {"type": "boolean"}}, "required": ["b"]}}}
+tool = {"type": "function", "function": {"name": "f", "parameters": opened, "strict": True}}
+for seed in range(8):
+    strict = {"type": "json_schema", "json_schema": {"name": "a", "schema": opened, "strict": True}}
+    text = chat(response_format=strict, seed=seed, temperature=1, max_tokens=200).choices[0].message.content
+    assert json.loads(text) in ({"a": {"b": True}}, {"a": {"b": False}}), text
+    answer = chat(tools=[tool], tool_choice="required", parallel_tool_calls=False, seed=seed, temperature=1, max_tokens=200)
+    text = answer.choices[0].message.tool_calls[0].function.arguments
+    assert json.loads(text) in ({"a": {"b": True}}, {"a": {"b": False}}), text
+
+# A long schema, and one with too many members.
+names = ["a member with a name of about forty letters %d" % i for i in range(800)]
+large = {"type": "object", "properties": {name: {"description": "x" * 200, "type": "boolean"} for name in names}}
+assert len(json.dumps(large)) > 200 << 10
+answer = chat(extra_body={"guided_json": large}, seed=1, temperature=1)
+assert answer.choices[0].message.content.startswith("{"), answer
+many = {"properties": {"%d" % i: {} for i in range(900)}}
+
+
+class Person(pydantic.BaseModel):
+    name: typing.Literal["Ann", "Bob"]
+    adult: bool | None
+
+
+for seed in range(8):
+    parsed = client.chat.completions.parse(model=model, messages=turns, response_format=Person, seed=seed, max_tokens=400)
+    assert isinstance(parsed.choices[0].message.parsed, Person), parsed
+
 for body, sentence in (
     ({"response_format": {"type": "json_schema", "json_schema": {"schema": {"type": "nothing"}}}}, "structured output: "),
     ({"guided_regex": "("}, "structured output: "),
+    ({"guided_json": dead_end, "temperature": 1}, "tokens the grammar has a dead end"),
+    ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "strict": 1}}},
+     "response_format.json_schema.strict: "),
+    ({"guided_json": {"enum": ["x" * (256 << 10)]}}, "at most 262144"),
+    ({"guided_json": many}, "too many members"),
     ({"guided_regex": "a", "min_tokens": 4}, "min_tokens: not allowed"),
     ({"guided_choice": []}, "guided_choice: "),
 ):

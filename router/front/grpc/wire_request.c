@@ -11,6 +11,7 @@
 #include "lib/base/utf8.h"
 #include "lib/text/generation_wire.h"
 #include "lib/text/prefill_limit.h"
+#include "lib/text/schema_close.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "router/front/request/client_rules.h"
 
@@ -45,12 +46,19 @@ static enum status choice_read(const Forepack__V1__GuidedChoice *m, struct gramm
     return STATUS_OK;
 }
 
-static enum status grammar_read(const Forepack__V1__SamplingOptions *m, struct grammar_spec *spec)
+static enum status schema_read(const struct front *front, const char *given, struct grammar_spec *spec)
+{
+    char *text = mem_string(given);
+    enum status status = front->close_schemas ? schema_text_close(&text) : STATUS_OK;
+    *spec = grammar_spec_of(GRAMMAR_JSON_SCHEMA, text);
+    return status;
+}
+
+static enum status grammar_read(const struct front *front, const Forepack__V1__SamplingOptions *m,
+                                struct grammar_spec *spec)
 {
     switch (m->guided_case) {
-    case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_JSON:
-        *spec = grammar_spec_of(GRAMMAR_JSON_SCHEMA, mem_string(m->guided_json));
-        return STATUS_OK;
+    case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_JSON: return schema_read(front, m->guided_json, spec);
     case FOREPACK__V1__SAMPLING_OPTIONS__GUIDED_GUIDED_REGEX:
         *spec = grammar_spec_of(GRAMMAR_REGEX, mem_string(m->guided_regex));
         return STATUS_OK;
@@ -80,19 +88,19 @@ bool wire_grammar_known(const struct front *front, const Forepack__V1__GenerateR
 {
     struct grammar_spec grammar = {0};
     if (!m->sampling || m->sampling->guided_case == FOREPACK__V1__SAMPLING_OPTIONS__GUIDED__NOT_SET) return true;
-    bool known = front->grammars && grammar_read(m->sampling, &grammar) == STATUS_OK &&
+    bool known = front->grammars && grammar_read(front, m->sampling, &grammar) == STATUS_OK &&
                  grammar_cache_has(front->valid_grammars, &grammar);
     grammar_spec_free(&grammar);
     return known;
 }
 
-static enum status sampling_read(const Forepack__V1__SamplingOptions *m, struct sampling *s)
+static enum status sampling_read(const struct front *front, const Forepack__V1__SamplingOptions *m, struct sampling *s)
 {
     sampling_defaults(s);
     s->seed = random_number();
     if (!m) return STATUS_OK;
     TRY(logit_bias_read(m, &s->logit_bias));
-    TRY(grammar_read(m, &s->grammar));
+    TRY(grammar_read(front, m, &s->grammar));
     return sampling_from_message(&m->base, s);
 }
 
@@ -224,9 +232,11 @@ static enum status message_read(const Forepack__V1__Message *m, size_t i, json_t
 // The prompt of a message: text, token ids or chat turns.
 struct wire_prompt {
     const ProtobufCBinaryData *text;
+    bool text_given; // as in struct intake_prompt
     const uint32_t *ids;
     size_t n_ids;
-    const char *ids_field; // as in struct intake_prompt
+    const char *ids_field;    // as in struct intake_prompt
+    enum context_words words; // as in struct intake_prompt
     struct Forepack__V1__Message *const *messages;
     size_t n_messages;
     const struct chat_conversation *conversation; // a chat that replaces `messages`; NULL: none
@@ -260,9 +270,11 @@ static enum status wire_prompt_read(const struct front *front, const struct wire
     conversation.wants_turns = prompt->wants_turns;
     const struct intake_prompt given = {.text = (const char *)prompt->text->data,
                                         .text_bytes = prompt->text->len,
+                                        .text_given = prompt->text_given,
                                         .ids = prompt->ids,
                                         .n_ids = prompt->n_ids,
                                         .ids_field = prompt->ids_field,
+                                        .words = prompt->words,
                                         .max_ids = prompt->max_ids,
                                         .conversation = messages || prompt->conversation ? &conversation : NULL};
     enum status status = intake_tokenise(front, &given, tokens_p);
@@ -384,16 +396,18 @@ enum status wire_request_read(const struct client *client, const Forepack__V1__G
 {
     const struct front *front = client->front;
     const struct wire_prompt prompt = {.text = &m->text,
+                                       .text_given = options->text_given,
                                        .ids = m->token_ids,
                                        .n_ids = m->n_token_ids,
                                        .ids_field = options->ids_field,
+                                       .words = options->context.words,
                                        .messages = m->messages,
                                        .n_messages = m->n_messages,
                                        .conversation = options->conversation};
     TRY(intake_check_name("request_id", m->request_id));
     TRY(intake_check_model(front, m->model));
     TRY(intake_check_name("tenant", m->tenant));
-    TRY(sampling_read(m->sampling, &r->spec.sampling));
+    TRY(sampling_read(front, m->sampling, &r->spec.sampling));
     TRY(sampling_check(&r->spec.sampling, front->config.vocab_size));
     if (!options->grammar_valid) TRY(grammar_compile(front, &r->spec.sampling.grammar));
     TRY(prefill_read(front, m->prefill, &r->spec.prefill));
@@ -402,7 +416,8 @@ enum status wire_request_read(const struct client *client, const Forepack__V1__G
     const char *operation = m->n_messages || options->conversation ? "chat" : "text_completion";
     TRY(prompt_read(front, &prompt, m->model, operation, m->prefill, r));
     TRY(sampling_resolve(&r->spec.sampling, r->spec.n_tokens, &front->config, options->default_tokens,
-                         options->max_tokens_name ? options->max_tokens_name : "max_tokens"));
+                         options->max_tokens_name ? options->max_tokens_name : "max_tokens", &options->context));
+    r->spec.context = options->context;
     TRY(text_stream_read(front, m->sampling, options->text_of_other, text_p));
     r->spec.stop_bytes = text_stream_stop_bytes(*text_p);
     r->spec.explain = m->explain;
@@ -426,9 +441,11 @@ enum status wire_score_request_read(const struct front *front, const Forepack__V
 {
     static const Forepack__V1__PrefillOptions no_options = FOREPACK__V1__PREFILL_OPTIONS__INIT;
     const struct wire_prompt prompt = {.text = &m->text,
+                                       .text_given = options->text_given,
                                        .ids = m->token_ids,
                                        .n_ids = m->n_token_ids,
                                        .ids_field = options->ids_field,
+                                       .words = options->context.words,
                                        .messages = m->messages,
                                        .n_messages = m->n_messages,
                                        .conversation = options->conversation};

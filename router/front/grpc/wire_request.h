@@ -19,8 +19,10 @@ struct Forepack__V1__TokenizeRequest;
 struct wire_options {
     int default_tokens;                           // max_tokens if the message has none
     const struct chat_conversation *conversation; // the prompt; NULL: the message has the prompt
+    bool text_given;                              // as in struct intake_prompt
     const char *ids_field;                        // as in struct intake_prompt
     const char *max_tokens_name;                  // name in the client's API; NULL: max_tokens
+    struct context_policy context;                // what happens if the context cannot hold the request
     // the grammar is known to be valid: it was compiled lately, or for another prompt of the message
     bool grammar_valid;
     // stream of another prompt of the message, to share its stop strings; NULL: none

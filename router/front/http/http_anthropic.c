@@ -5,9 +5,8 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
-#include "router/front/grpc/wire_request.h"
+#include "router/front/http/http_count.h"
 #include "router/front/http/http_openai.h"
-#include "router/front/http/http_service.h"
 #include "router/front/http/json_anthropic.h"
 #include "router/front/http/json_anthropic_answer.h"
 
@@ -38,7 +37,8 @@ static struct message *message_create(const json_t *list)
 
 static enum status anthropic_read(const json_t *body, struct http_input *in)
 {
-    TRY(anthropic_to_chat(body, false, &in->translated));
+    const struct anthropic_options options = {.system_turns = in->system_turns};
+    TRY(anthropic_to_chat(body, &options, &in->translated));
     TRY(http_chat.read(in->translated, in)); // also limits the number of stop strings
     in->max_tokens_name = "max_tokens";
     in->data = (struct http_data){message_create(json_object_get(body, "stop_sequences")), message_free};
@@ -54,7 +54,7 @@ static struct anthropic_end end_of(const struct http_generation *g, const struct
 {
     const struct message *m = g->data.value;
     bool named = choice->stop >= 0 && choice->stop < m->n;
-    bool calls = choice->chat && choice->chat->n_calls;
+    bool calls = choice->chat && chat_answer_calls(choice->chat);
     return (struct anthropic_end){choice->reason, named ? m->strings[choice->stop] : NULL, &g->usage, calls};
 }
 
@@ -101,6 +101,7 @@ static void anthropic_whole(struct http_generation *g, struct bytes *out)
 const struct http_api http_anthropic = {
     .method = "messages",
     .id_prefix = "msg",
+    .context_words = CONTEXT_WORDS_ANTHROPIC,
     .read = anthropic_read,
     .begin = anthropic_begin,
     .chunk = anthropic_chunk,
@@ -112,46 +113,16 @@ const struct http_api http_anthropic = {
 
 // --- counting tokens
 
-static enum status tokens_count(const struct front *front, const json_t *body, struct http_input *in, int *n_p)
+static enum status count_read(const json_t *body, struct http_input *in)
 {
-    Forepack__V1__TokenizeRequest m = FOREPACK__V1__TOKENIZE_REQUEST__INIT;
-    int32_t *tokens;
-    TRY(anthropic_to_chat(body, true, &in->translated));
-    TRY(http_chat.read(in->translated, in));
-    m.model = in->fields.message.model;
-    TRY(wire_tokenize(front, &m, in->prompts->conversation, &tokens, n_p));
-    free(tokens);
-    return STATUS_OK;
+    const struct anthropic_options options = {.counted = true, .system_turns = in->system_turns};
+    TRY(anthropic_to_chat(body, &options, &in->translated));
+    return http_chat.read(in->translated, in);
 }
 
-static void count_message(const struct http_message *message)
-{
-    if (message->dropped) return;
-    const struct http_service *service = http_context(message->x);
-    struct http_input in = {.n_prompts = 0};
-    json_t *body = NULL;
-    int n;
-    enum status status = http_message_parse(message, &body);
-    if (status == STATUS_OK) status = tokens_count(service->front, body, &in, &n);
-    if (status == STATUS_OK) {
-        struct bytes out = {0};
-        JSON_ADD(&out, "{\"input_tokens\":");
-        json_add_integer(&out, n);
-        JSON_ADD(&out, "}");
-        http_answer(message->x, &out);
-        bytes_free(&out);
-    } else {
-        http_refuse(message->x, status);
-    }
-    http_input_fini(&in);
-    json_decref(body);
-}
+static const struct http_count_api count_api = {.read = count_read, .object = ""};
 
 void http_count_tokens_post(struct http_exchange *x)
 {
-    const struct http_service *service = http_context(x);
-    if (!http_admit_call(x)) return;
-    struct http_call *call = http_user(x);
-    enum status status = http_message_read(service->front, x, &call->waiting, count_message, NULL);
-    if (status != STATUS_OK) http_refuse(x, status);
+    http_count_start(x, &count_api);
 }

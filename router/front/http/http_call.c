@@ -15,6 +15,10 @@
 
 #define RETRY_US 1000000
 
+const char http_exposed_headers[] =
+    "x-request-id, request-id, retry-after, retry-after-ms, x-should-retry, x-forepack-prompt-tokens, "
+    "x-forepack-kept-tokens, x-forepack-prefill, x-forepack-keep-rate, x-forepack-prefill-reason";
+
 // --- errors
 
 struct error_kind {

@@ -9,6 +9,9 @@
 
 enum { HTTP_ID_ROOM = 129 };
 
+// Headers of answers that web pages of other origins may read.
+extern const char http_exposed_headers[];
+
 // The user data of an exchange, from its head to its close.
 struct http_call {
     uint64_t number;               // random; the ids of the answer contain it

@@ -5,23 +5,21 @@
 #include "lib/text/generation_json.h"
 #include "router/front/http/http_messages.h"
 #include "router/front/http/http_openai.h"
+#include "router/front/http/http_tools.h"
 #include "router/front/http/json_body.h"
 
-enum { DEFAULT_TOKENS = 4096, TOOL_NAME_MAX = 64 };
-
-#define TOOL_NAME_CHARACTERS "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-"
+enum { DEFAULT_TOKENS = 4096 };
 
 // --- the body
 
 static const struct json_unsupported unsupported[] = {
-    {"functions", "[]", NULL},
-    {"function_call", "\"none\"", NULL},
+    {"functions", "[]", "it is deprecated: give tools"},
+    {"function_call", "\"none\"", "it is deprecated: give tool_choice"},
     {"modalities", "[\"text\"]", NULL},
     {"audio", NULL, NULL},
-    {"reasoning_effort", NULL, "give it in chat_template_kwargs if the template reads it"},
-    {"verbosity", NULL, NULL},
     {"web_search_options", NULL, NULL},
     {"echo", "false", NULL},
+    {"add_special_tokens", "false", "the chat template adds them"},
     {"chat_template", NULL, "start the router with --chat-template"},
     {"continue_final_message", "false", NULL},
     {0},
@@ -29,16 +27,12 @@ static const struct json_unsupported unsupported[] = {
 
 struct values {
     bool logprobs;
-    bool parallel_tool_calls;
-    const json_t *top_logprobs, *tools, *tool_choice;
+    const json_t *top_logprobs;
 };
 
 static const struct json_field fields[] = {
     {.name = "logprobs", .type = JSON_FIELD_BOOL, .offset = offsetof(struct values, logprobs)},
     {.name = "top_logprobs", .type = JSON_FIELD_ANY, .offset = offsetof(struct values, top_logprobs)},
-    {.name = "tools", .type = JSON_FIELD_LIST, .offset = offsetof(struct values, tools)},
-    {.name = "tool_choice", .type = JSON_FIELD_ANY, .offset = offsetof(struct values, tool_choice)},
-    {.name = "parallel_tool_calls", .type = JSON_FIELD_BOOL, .offset = offsetof(struct values, parallel_tool_calls)},
     {0},
 };
 
@@ -50,48 +44,15 @@ static enum status read_logprobs(const struct values *v, struct http_input *in)
     return n ? status_fail(STATUS_INVALID, "top_logprobs: only with logprobs true") : STATUS_OK;
 }
 
-static enum status tool_check(size_t i, const json_t *tool)
+static bool response_format_limits(const json_t *body)
 {
-    const json_t *function = json_object_get(tool, "function");
-    const char *type = json_string_value(json_object_get(tool, "type"));
-    const char *name = json_string_value(json_object_get(function, "name"));
-    const json_t *parameters = json_object_get(function, "parameters");
-    if (!type || strcmp(type, "function") != 0)
-        return status_fail(STATUS_INVALID, "tools[%zu].type: must be \"function\"", i);
-    if (!name || !*name || strlen(name) > TOOL_NAME_MAX || name[strspn(name, TOOL_NAME_CHARACTERS)])
-        return status_fail(STATUS_INVALID, "tools[%zu].function.name: must be 1 to %d letters, digits, '_' and '-'", i,
-                           TOOL_NAME_MAX);
-    if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
-        return status_fail(STATUS_INVALID, "tools[%zu].function.parameters: must be a JSON schema, an object", i);
-    return STATUS_OK;
-}
-
-static enum status read_tool_choice(const json_t *choice, struct http_input *in)
-{
-    const char *word = choice ? json_string_value(choice) : "auto";
-    in->required_tool = json_string_value(json_object_get(json_object_get(choice, "function"), "name"));
-    in->required_call = in->required_tool || (word && strcmp(word, "required") == 0);
-    if (word && strcmp(word, "none") == 0) in->tools = NULL; // the prompt does not contain the tools
-    if (!in->required_call && (!word || (strcmp(word, "auto") != 0 && strcmp(word, "none") != 0)))
-        return json_refuse_type("tool_choice", "none, auto, required, or a function with its name");
-    if (in->required_call && !in->tools) return status_fail(STATUS_INVALID, "tool_choice: there are no tools");
-    return STATUS_OK;
-}
-
-static enum status read_tools(const struct values *v, struct http_input *in)
-{
-    size_t n = json_array_size(v->tools);
-    for (size_t i = 0; i < n; i++)
-        TRY(tool_check(i, json_array_get(v->tools, i)));
-    in->tools = n ? v->tools : NULL;
-    in->single_call = !v->parallel_tool_calls;
-    in->sections = true;
-    return read_tool_choice(v->tool_choice, in);
+    const char *type = json_string_value(json_object_get(json_object_get(body, "response_format"), "type"));
+    return type && strcmp(type, "text") != 0;
 }
 
 static enum status chat_read(const json_t *body, struct http_input *in)
 {
-    struct values v = {.parallel_tool_calls = true};
+    struct values v = {0};
     TRY(json_unsupported_check(body, unsupported));
     TRY(json_generation_read(body, &in->fields));
     TRY(json_fields_read(body, fields, &v));
@@ -101,7 +62,8 @@ static enum status chat_read(const json_t *body, struct http_input *in)
     in->default_tokens = DEFAULT_TOKENS;
     const json_t *newer = json_object_get(body, "max_completion_tokens");
     if (newer && !json_is_null(newer)) in->max_tokens_name = "max_completion_tokens";
-    TRY(read_tools(&v, in));
+    in->formatted = response_format_limits(body);
+    TRY(http_tools_read(body, in));
     TRY(http_messages_read(body, in, in->prompts));
     in->prompts->conversation->tools = in->tools;
     return STATUS_OK;
@@ -256,7 +218,7 @@ static void message_add(const struct http_choice *choice, struct bytes *out)
             JSON_ADD(out, ",\"type\":\"function\",\"function\":{\"name\":");
             json_add_text(out, call->name.data, call->name.n);
             JSON_ADD(out, ",\"arguments\":");
-            json_add_text(out, call->arguments.data, call->arguments.n);
+            json_add_text(out, call->arguments.n ? call->arguments.data : "", call->arguments.n);
             JSON_ADD(out, "}}");
         }
         JSON_ADD(out, "]");

@@ -13,7 +13,8 @@ enum { DEFAULT_TOKENS = 16, PROMPTS_MAX = 1024 };
 // --- the body
 
 static const struct json_unsupported unsupported[] = {
-    {"suffix", "\"\"", NULL},
+    {"suffix", "\"\"", "give the model's own markers of a gap in the prompt"},
+    {"add_special_tokens", "true", "give the prompt as token ids"},
     {0},
 };
 
@@ -31,7 +32,7 @@ static const struct json_field fields[] = {
 
 static enum status read_prompts(const json_t *value, struct http_input *in)
 {
-    bool many = json_is_array(value) && !json_is_integer(json_array_get(value, 0));
+    bool many = json_is_array(value) && !json_is_number(json_array_get(value, 0));
     size_t n = many ? json_array_size(value) : 1;
     if (!value || !n) return status_fail(STATUS_INVALID, "prompt: at least one is required");
     if (n > PROMPTS_MAX)

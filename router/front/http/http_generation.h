@@ -44,12 +44,14 @@ struct http_api {
     const char *id_prefix;    // beginning of the answer's id
     const char *object;       // member "object" of a whole answer
     const char *chunk_object; // member "object" of an event; NULL: events have none
+    enum context_words context_words;
     enum status (*read)(const json_t *body, struct http_input *in);
     // Appends the chunk's log-probabilities to `lists`. With echo_logprobs, the prompt's log-probabilities come first.
     // NULL: the API has no log-probabilities.
     void (*add_logprobs)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                          struct bytes lists[HTTP_LOGPROB_LISTS]);
     bool content_logprobs; // a split answer has log-probabilities only for the tokens of its content
+    void (*headers)(struct http_generation *g); // adds headers to the answer; NULL: none
     // With echo_logprobs: appends the prompt's first token to choice->logprobs, with null as its log-probability. NULL:
     // the API has no echo.
     void (*echo_begin)(struct http_generation *g, struct http_choice *choice, int32_t token);
@@ -87,6 +89,7 @@ struct http_generation {
     bool echo_logprobs;   // as in struct http_input
     bool prompt_logprobs; // the field "prompt_logprobs" was given
     bool no_tokens;       // max_tokens is 0: the answer is only the echo of the prompt
+    int asked_tokens;     // max_tokens of the body; 0: not given
     int n;                // choices of each prompt
     // [n_choices] the choices of the first prompt, then the choices of the next prompt, and so on
     struct http_choice *choices;
@@ -99,6 +102,7 @@ struct http_generation {
     bool ended;                 // the end was sent and the choices are freed; later output of the core is ignored
     int64_t sent_us;            // time of the last event or ping, or of the submission
     struct request_usage usage; // counts each prompt once, and the outputs of all choices
+    int reduced_tokens;         // smallest reduced max_tokens of the choices; 0: none was reduced
     // The next five fields belong to the first choice:
     char prefill[64];                       // see wire_prefill_format()
     char prefill_limit[REQUEST_LIMIT_ROOM]; // see request_limit_format()

@@ -15,6 +15,10 @@ static void part_collect(const struct http_sections *s, enum output_kind kind, s
                                 [OUTPUT_CALL] = call ? &call->name : NULL,
                                 [OUTPUT_ARGUMENTS] = call ? &call->arguments : NULL};
     bytes_add(to[kind], text, n);
+    if (kind == OUTPUT_CALL) {
+        call->text_at = choice->text.n;
+        call->logprobs_at = choice->logprobs[0].n;
+    }
     if (kind != OUTPUT_CONTENT) choice->chat->collected += n + (kind == OUTPUT_CALL ? sizeof *call : 0);
 }
 
@@ -71,6 +75,7 @@ void http_collector_answer(struct http_generation *g)
     struct bytes *out = &g->streams->scratch;
     out->n = 0;
     http_usage_add_headers(g);
+    if (g->api->headers) g->api->headers(g);
     g->api->whole(g, out);
     http_answer(g->x, out);
     if (out->capacity > SCRATCH_KEPT_BYTES) bytes_free(out);

@@ -9,6 +9,7 @@
 #include "lib/text/grammar_message.h"
 #include "lib/text/tool_grammar.h"
 #include "router/front/grpc/wire_request.h"
+#include "router/front/http/json_unknown.h"
 #include "router/front/request/intake.h"
 #include "router/front/request/request_trace.h"
 
@@ -44,21 +45,27 @@ static enum status answer_read(struct http_generation *g, struct http_input *in,
     m->request_id = id;
     const struct http_prompt *prompt = &in->prompts[index / g->n];
     set_prompt(m, prompt);
-    const struct wire_options options = {in->default_tokens,  prompt->conversation,           "prompt",
-                                         in->max_tokens_name, in->grammar_known || index > 0, first->text};
+    const struct wire_options options = {.default_tokens = in->default_tokens,
+                                         .conversation = prompt->conversation,
+                                         .text_given = prompt->text != NULL,
+                                         .ids_field = "prompt",
+                                         .max_tokens_name = in->max_tokens_name,
+                                         .context = {.words = g->api->context_words, .reduces = true},
+                                         .grammar_valid = in->grammar_known || index > 0,
+                                         .text_of_other = first->text};
     return wire_request_read(&g->client, m, &options, a->request, &a->text);
 }
 
-static void answer_split(struct http_generation *g, const struct http_input *in, struct answer *a)
+// `tools` has the names of the tools (chat_tool_names()).
+static void answer_split(struct http_generation *g, const struct http_input *in, const json_t *tools, struct answer *a)
 {
     const struct front *front = g->client.front;
     const struct chat_syntax *syntax = &front->chat_syntax;
     const struct request_spec *spec = &a->request->spec;
-    if (!in->sections || (!syntax->output.reasoning_begin && !in->tools)) return;
+    if (!in->sections || (!syntax->output.reasoning_begin && !tools)) return;
     // A grammar applies from the first token on, so the answer cannot continue a reasoning that the prompt begins.
     int n = spec->sampling.grammar.kind == GRAMMAR_NONE ? spec->n_tokens : 0;
-    g->choices[a->index].chat =
-        chat_answer_create(syntax, front->tokenizer, spec->tokens, n, in->tools, in->single_call);
+    g->choices[a->index].chat = chat_answer_create(syntax, front->tokenizer, spec->tokens, n, tools, in->single_call);
     text_stream_show(a->text, syntax->shown, syntax->n_shown);
 }
 
@@ -93,8 +100,8 @@ static enum status echo_prompts(struct http_generation *g, const struct http_inp
 }
 
 // Creates the answers of all choices with their requests, linked by `next`.
-static enum status answers_read(struct http_generation *g, struct http_input *in, const struct http_message *message,
-                                struct answer **first_p)
+static enum status answers_read(struct http_generation *g, struct http_input *in, const json_t *tools,
+                                const struct http_message *message, struct answer **first_p)
 {
     struct answer **end = first_p, *of_prompt = NULL;
     int64_t prompt_tokens = 0;
@@ -104,7 +111,7 @@ static enum status answers_read(struct http_generation *g, struct http_input *in
         end = &a->next;
         if (i % g->n == 0) of_prompt = NULL;
         TRY(answer_read(g, in, of_prompt, *first_p, i, a));
-        answer_split(g, in, a);
+        answer_split(g, in, tools, a);
         if (in->echo_logprobs) g->api->echo_begin(g, &g->choices[i], a->request->spec.tokens[0]);
         if (!of_prompt) of_prompt = a;
         prompt_tokens += a->request->spec.n_tokens;
@@ -139,20 +146,30 @@ static void set_fields(struct http_generation *g, struct http_input *in)
     g->echo_logprobs = in->echo_logprobs;
     g->prompt_logprobs = fields->sampling.prompt_logprobs >= 0 && !in->echo_logprobs;
     g->no_tokens = fields->no_tokens;
+    g->asked_tokens = fields->sampling.max_tokens;
     g->n = fields->n;
     g->data = in->data;
     in->data = (struct http_data){0};
 }
 
-// Sets a grammar that allows only tool calls if the request requires a call.
-static enum status required_call_read(const struct front *front, struct http_input *in)
+// Sets the grammar of a request with tools. If the request requires a call, the answer consists of calls. If it has a
+// response_format, the answer is in this format or consists of calls.
+static enum status calls_read(const struct front *front, struct http_input *in)
 {
-    if (!in->required_call || !front->chat) return STATUS_OK;
-    const struct tool_choice choice = {in->tools, in->required_tool, in->single_call || in->required_tool};
     struct grammar_spec *grammar = &in->fields.sampling.grammar;
-    if (grammar->kind != GRAMMAR_NONE)
-        return status_fail(STATUS_INVALID, "tool_choice: a required call cannot be combined with structured output");
-    TRY(tool_grammar_create(front->chat_syntax.output.calls, front->chat_syntax.call_marker, &choice, grammar));
+    const bool optional = in->tools && !in->required_call && in->formatted;
+    if ((!in->required_call && !optional) || !front->chat) return STATUS_OK;
+    const enum output_calls form = front->chat_syntax.output.calls;
+    if (grammar->kind != GRAMMAR_NONE && !in->formatted)
+        return status_fail(STATUS_INVALID, "tool_choice: a required call cannot be combined with structured output, "
+                                           "except response_format");
+    if (optional && form == OUTPUT_CALLS_NONE) return STATUS_OK; // requests_read() refuses the tools
+    const struct tool_choice choice = {in->tools, in->required_tool, in->single_call || in->required_tool,
+                                       front->close_schemas, optional ? grammar->text : NULL};
+    struct grammar_spec calls;
+    TRY(tool_grammar_create(form, front->chat_syntax.call_marker, &choice, &calls));
+    grammar_spec_free(grammar);
+    *grammar = calls;
     grammar_to_message(grammar, &in->fields.sampling_options);
     return STATUS_OK;
 }
@@ -163,7 +180,8 @@ static enum status body_read(struct http_generation *g, const struct http_messag
     TRY(http_message_parse(message, body_p));
     TRY(g->api->read(*body_p, in));
     TRY(json_generation_finish(&in->fields));
-    TRY(required_call_read(g->client.front, in));
+    json_unknown_log(g->api->method, *body_p);
+    TRY(calls_read(g->client.front, in));
     in->grammar_known = wire_grammar_known(g->client.front, &in->fields.message);
     return STATUS_OK;
 }
@@ -183,7 +201,10 @@ static enum status requests_read(struct http_generation *g, const struct http_me
     TRY(client_check(&g->client, in->fields.message.tenant, in->fields.message.priority));
     TRY(intake_check_model(g->client.front, in->fields.message.model));
     TRY(choices_create(g, in));
-    TRY(answers_read(g, in, message, first_p));
+    json_t *tools = chat_tool_names(in->tools);
+    enum status status = answers_read(g, in, tools, message, first_p);
+    json_decref(tools);
+    TRY(status);
     if (in->echo) TRY(echo_prompts(g, in));
     return answers_reserve(*first_p, &in->retry_us);
 }
@@ -215,7 +236,7 @@ void http_generation_read(const struct http_message *message)
         client_dropped(parsed, message->arrived_us);
         return;
     }
-    struct http_input in = {.n_prompts = 0};
+    struct http_input in = {.system_turns = g->client.front->system_turns};
     json_t *body = NULL;
     struct answer *first = NULL;
     enum status status = body_read(g, message, &in, &body);

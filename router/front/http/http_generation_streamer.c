@@ -24,6 +24,7 @@ static void stream_begin(struct http_generation *g)
     if (g->begun) return;
     g->begun = true;
     if (g->prefill[0] && g->n_choices == g->n) http_usage_add_headers(g);
+    if (g->api->headers) g->api->headers(g);
     http_add_header(g->x, "Cache-Control", "no-cache");
     http_add_header(g->x, "X-Accel-Buffering", "no");
     http_stream_begin(g->x, 200, "text/event-stream; charset=utf-8");

@@ -4,6 +4,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "lib/base/version.h"
 #include "lib/text/generation_json.h"
@@ -26,16 +27,44 @@ static void answer_free(struct http_exchange *x, struct bytes *json)
 
 // --- models
 
+// Adds the members of OpenAI's API and then those of Anthropic's.
 static void model_add(const struct http_service *service, const char *name, struct bytes *out)
 {
     const struct front *front = service->front;
+    char created[32];
+    time_t started_s = (time_t)service->started_s;
+    struct tm utc;
+    strftime(created, sizeof created, "%Y-%m-%dT%H:%M:%SZ", gmtime_r(&started_s, &utc));
     JSON_ADD(out, "{\"id\":");
     json_add_string(out, name);
     JSON_ADD(out, ",\"object\":\"model\",\"created\":");
     json_add_integer(out, service->started_s);
     JSON_ADD(out, ",\"owned_by\":\"forepack\",\"max_model_len\":");
     json_add_integer(out, front->config.max_context);
+    JSON_ADD(out, ",\"type\":\"model\",\"display_name\":");
+    json_add_string(out, name);
+    JSON_ADD(out, ",\"lifecycle\":\"active\",\"created_at\":");
+    json_add_string(out, created);
+    JSON_ADD(out, ",\"max_input_tokens\":");
+    json_add_integer(out, front->config.max_context - 1);
+    JSON_ADD(out, ",\"max_tokens\":");
+    json_add_integer(out, front->config.max_context - 1);
     JSON_ADD(out, "}");
+}
+
+static void model_list_add(const struct http_service *service, struct bytes *out)
+{
+    const struct front *front = service->front;
+    JSON_ADD(out, "{\"object\":\"list\",\"data\":[");
+    for (int i = 0; i < front->n_model_names; i++) {
+        json_add_comma(out);
+        model_add(service, front->model_names[i], out);
+    }
+    JSON_ADD(out, "],\"first_id\":");
+    json_add_string(out, front->model_names[0]);
+    JSON_ADD(out, ",\"last_id\":");
+    json_add_string(out, front->model_names[front->n_model_names - 1]);
+    JSON_ADD(out, ",\"has_more\":false}");
 }
 
 void http_models_get(struct http_exchange *x)
@@ -53,12 +82,7 @@ void http_models_get(struct http_exchange *x)
     if (one) {
         model_add(service, path + sizeof prefix - 1, &out);
     } else {
-        JSON_ADD(&out, "{\"object\":\"list\",\"data\":[");
-        for (int i = 0; i < service->front->n_model_names; i++) {
-            json_add_comma(&out);
-            model_add(service, service->front->model_names[i], &out);
-        }
-        JSON_ADD(&out, "]}");
+        model_list_add(service, &out);
     }
     answer_free(x, &out);
 }
@@ -101,6 +125,12 @@ void http_version_get(struct http_exchange *x)
     json_add_string(&out, FOREPACK_VERSION);
     JSON_ADD(&out, "}");
     answer_free(x, &out);
+}
+
+void http_tokenizer_info_get(struct http_exchange *x)
+{
+    const char *info = front_of(x)->tokenizer_info;
+    http_answer(x, &(struct bytes){.data = (char *)info, .n = strlen(info)});
 }
 
 // --- text and tokens
@@ -195,6 +225,7 @@ static void tokenize_message(const struct http_message *message)
 struct detokenize_values {
     const char *model;
     const json_t *tokens;
+    bool skip_special_tokens;
 };
 
 static enum status detokenize_read(const struct front *front, const json_t *body, char **text_p, size_t *n_p)
@@ -202,22 +233,26 @@ static enum status detokenize_read(const struct front *front, const json_t *body
     static const struct json_field fields[] = {
         {.name = "model", .type = JSON_FIELD_NAME, .offset = offsetof(struct detokenize_values, model)},
         {.name = "tokens", .type = JSON_FIELD_LIST, .offset = offsetof(struct detokenize_values, tokens)},
+        {.name = "skip_special_tokens",
+         .type = JSON_FIELD_BOOL,
+         .offset = offsetof(struct detokenize_values, skip_special_tokens)},
         {0},
     };
-    struct detokenize_values v = {.model = ""};
+    struct detokenize_values v = {.model = "", .skip_special_tokens = true};
     TRY(json_fields_read(body, fields, &v));
     if (!v.tokens) return status_fail(STATUS_INVALID, "tokens: a list of token ids is required");
     Forepack__V1__DetokenizeRequest m = FOREPACK__V1__DETOKENIZE_REQUEST__INIT;
     m.model = (char *)v.model;
+    m.keep_special = !v.skip_special_tokens;
     m.n_token_ids = json_array_size(v.tokens);
     struct http_input in = {.n_prompts = 0};
     m.token_ids = http_input_alloc(&in, m.n_token_ids, sizeof *m.token_ids);
     enum status status = STATUS_OK;
     for (size_t i = 0; i < m.n_token_ids && status == STATUS_OK; i++) {
-        const json_t *id = json_array_get(v.tokens, i);
-        bool valid = json_is_integer(id) && json_integer_value(id) >= 0 && json_integer_value(id) <= INT_MAX;
+        json_int_t id = 0;
+        bool valid = json_whole(json_array_get(v.tokens, i), &id) && id >= 0 && id <= INT_MAX;
         if (!valid) status = json_refuse_type("tokens", "a list of token ids");
-        m.token_ids[i] = valid ? (uint32_t)json_integer_value(id) : 0;
+        m.token_ids[i] = valid ? (uint32_t)id : 0;
     }
     if (status == STATUS_OK) status = wire_detokenize(front, &m, text_p, n_p);
     http_input_fini(&in);

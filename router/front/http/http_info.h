@@ -8,6 +8,7 @@ void http_models_get(struct http_exchange *x); // lists the models, or describes
 void http_health_get(struct http_exchange *x); // 200, or 503 when too many events wait for the core
 void http_ready_get(struct http_exchange *x);  // 200 when a new request would be served
 void http_version_get(struct http_exchange *x);
+void http_tokenizer_info_get(struct http_exchange *x);
 void http_tokenize_post(struct http_exchange *x);
 void http_detokenize_post(struct http_exchange *x);
 void http_score_post(struct http_exchange *x); // http_score.c

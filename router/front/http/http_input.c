@@ -28,4 +28,6 @@ void http_input_fini(struct http_input *in)
     json_generation_fini(&in->fields);
     if (in->data.free) in->data.free(in->data.value);
     json_decref(in->translated);
+    json_decref(in->variables);
+    json_decref(in->allowed_tools);
 }

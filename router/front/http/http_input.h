@@ -34,8 +34,12 @@ struct http_input {
     bool single_call;            // the answer has at most one call
     bool required_call;          // the answer has at least one call
     const char *required_tool;   // with required_call: name of the tool that must be called; NULL: any tool
+    bool formatted;              // the grammar is that of response_format, which holds for text and not for calls
+    bool system_turns;           // as in struct front; set before the body is read
     bool grammar_known;          // reading the requests compiles no grammar (wire_grammar_known())
     json_t *translated;          // a body of /v1/chat/completions that an API made from its own body; owned
+    json_t *allowed_tools;       // the list `tools` if tool_choice allows only some of them; owned
+    json_t *variables;           // variables of the chat template; NULL: none; owned
     struct http_data data;
     struct http_memory *memory; // list of the blocks of http_input_alloc(); owned
     int64_t retry_us;           // after a refusal: time after which a retry may succeed; 0: not known

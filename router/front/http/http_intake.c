@@ -7,6 +7,7 @@
 #include "lib/base/mem.h"
 #include "router/front/http/http_call.h"
 #include "router/front/http/json_body.h"
+#include "router/front/http/json_images.h"
 #include "router/front/request/intake.h"
 
 struct body_job {
@@ -83,5 +84,6 @@ enum status http_message_parse(const struct http_message *message, json_t **body
     const char *bytes = http_body(message->x, &size);
     enum status status = json_body_parse(bytes, size, body_p);
     http_body_free(message->x);
+    if (status == STATUS_OK && message->front->image_text) json_images_replace(*body_p, message->front->image_text);
     return status;
 }

@@ -37,5 +37,6 @@ enum status http_message_read(const struct front *front, struct http_exchange *x
 enum status http_message_postpone(const struct http_message *message, json_t *body);
 
 // Parses the body as a JSON object (json_body.h) and frees its bytes, also on failure. A postponed message that was
-// parsed returns a new reference to that object. Call it before another thread may use the exchange.
+// parsed returns a new reference to that object. Images in its conversation are replaced if the front has a text for
+// them. Call it before another thread may use the exchange.
 enum status http_message_parse(const struct http_message *message, json_t **body_p);

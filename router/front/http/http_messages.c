@@ -4,6 +4,8 @@
 #include <string.h>
 
 #include "router/front/http/json_body.h"
+#include "router/front/http/json_images.h"
+#include "router/front/http/json_variables.h"
 
 static enum status refuse(size_t i, const char *what)
 {
@@ -15,8 +17,9 @@ static enum status check_part(size_t i, const json_t *part)
     const char *type = json_string_value(json_object_get(part, "type"));
     if (!type) return refuse(i, "each part of content must be an object with a type");
     if (strcmp(type, "text") != 0)
-        return status_fail(STATUS_UNSUPPORTED, "messages[%zu]: parts of type '%s' are not supported: send text parts",
-                           i, type);
+        return status_fail(STATUS_UNSUPPORTED,
+                           "messages[%zu]: parts of type '%.64s' are not supported: send text parts%s", i, type,
+                           json_image_remedy(type));
     return json_is_string(json_object_get(part, "text")) ? STATUS_OK : refuse(i, "the text of a part must be a string");
 }
 
@@ -56,6 +59,7 @@ static enum status check_message(size_t i, json_t *message)
 
 struct values {
     const json_t *messages, *documents, *chat_template_kwargs;
+    const char *reasoning_effort, *verbosity;
     bool add_generation_prompt;
 };
 
@@ -67,9 +71,24 @@ static const struct json_field fields[] = {
     FIELD(messages, LIST),
     FIELD(documents, LIST),
     FIELD(chat_template_kwargs, OBJECT),
+    FIELD(reasoning_effort, NAME),
+    FIELD(verbosity, NAME),
     FIELD(add_generation_prompt, BOOL),
     {0},
 };
+
+// Adds the fields that are variables of the template. The client's own chat_template_kwargs take precedence.
+static enum status read_variables(const struct values *v, struct http_input *in)
+{
+    const char *effort = v->reasoning_effort, *verbosity = v->verbosity;
+    if (effort) TRY(json_variable_check("reasoning_effort", effort));
+    if (verbosity) TRY(json_variable_check("verbosity", verbosity));
+    in->variables = v->chat_template_kwargs ? json_copy((json_t *)v->chat_template_kwargs) : json_object();
+    if (effort) json_variable_set(in->variables, "reasoning_effort", json_string(effort));
+    if (effort && strcmp(effort, "none") == 0) json_variables_set_thinking(in->variables, false);
+    if (verbosity) json_variable_set(in->variables, "verbosity", json_string(verbosity));
+    return STATUS_OK;
+}
 
 enum status http_messages_read(const json_t *body, struct http_input *in, struct http_prompt *prompt)
 {
@@ -79,10 +98,11 @@ enum status http_messages_read(const json_t *body, struct http_input *in, struct
     if (!n) return status_fail(STATUS_INVALID, "messages: at least one is required");
     for (size_t i = 0; i < n; i++)
         TRY(check_message(i, json_array_get(v.messages, i)));
+    TRY(read_variables(&v, in));
     prompt->conversation = http_input_alloc(in, 1, sizeof *prompt->conversation);
     *prompt->conversation = (struct chat_conversation){.messages = v.messages,
                                                        .documents = v.documents,
-                                                       .variables = v.chat_template_kwargs,
+                                                       .variables = in->variables,
                                                        .answered = !v.add_generation_prompt};
     return STATUS_OK;
 }

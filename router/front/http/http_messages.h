@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the conversation of a body of OpenAI's API. The content of a message is a string or a list of text parts. Also
-// reads the fields that vLLM adds for the chat template: chat_template_kwargs, documents, add_generation_prompt.
+// reads the fields that vLLM adds for the chat template: chat_template_kwargs, documents, add_generation_prompt; and
+// reasoning_effort and verbosity, which are variables of the template.
 #pragma once
 
 #include "router/front/http/http_input.h"

@@ -78,7 +78,7 @@ static void add_list(const char *key, const struct bytes *list, struct bytes *ou
 
 static const char *finish_name(const struct http_choice *choice)
 {
-    bool calls = choice->chat && choice->chat->n_calls && choice->reason == FINISH_REASON_STOP;
+    bool calls = choice->chat && chat_answer_calls(choice->chat) && choice->reason == FINISH_REASON_STOP;
     return calls ? "tool_calls" : finish_reason_name(choice->reason);
 }
 

@@ -32,4 +32,4 @@ void openai_add_prompt_logprobs(struct http_generation *g, struct http_choice *c
 void openai_prompt_logprobs_member(const struct http_generation *g, const struct http_choice *choice,
                                    struct bytes *out);
 
-extern const struct http_api http_chat, http_completions, http_responses;
+extern const struct http_api http_chat, http_completions;

@@ -15,10 +15,9 @@ static enum status read_ids(const json_t *list, struct http_input *in, struct ht
     prompt->n_ids = json_array_size(list);
     prompt->ids = http_input_alloc(in, prompt->n_ids, sizeof *prompt->ids);
     for (size_t i = 0; i < prompt->n_ids; i++) {
-        const json_t *id = json_array_get(list, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT_MAX)
-            return refuse_prompt();
-        prompt->ids[i] = (uint32_t)json_integer_value(id);
+        json_int_t id;
+        if (!json_whole(json_array_get(list, i), &id) || id < 0 || id > INT_MAX) return refuse_prompt();
+        prompt->ids[i] = (uint32_t)id;
     }
     return prompt->n_ids ? STATUS_OK : status_fail(STATUS_INVALID, "prompt: a list of token ids is empty");
 }
@@ -29,5 +28,5 @@ enum status http_prompt_read(const json_t *value, struct http_input *in, struct 
     if (!json_is_string(value)) return refuse_prompt();
     prompt->text = json_string_value(value);
     prompt->text_bytes = json_string_length(value);
-    return prompt->text_bytes ? STATUS_OK : status_fail(STATUS_INVALID, "prompt: a text is empty");
+    return STATUS_OK; // an empty text is a prompt if the tokenizer adds a token before every text
 }

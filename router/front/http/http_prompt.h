@@ -4,5 +4,5 @@
 
 #include "router/front/http/http_input.h"
 
-// Returns INVALID if the value has another type, or if the prompt is empty.
+// Returns INVALID if the value has another type, or if a list is empty.
 enum status http_prompt_read(const json_t *value, struct http_input *in, struct http_prompt *prompt);

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// POST /v1/responses.
+#include "router/front/http/http_responses.h"
+
 #include <stdlib.h>
+#include <time.h>
 
 #include "lib/base/mem.h"
+#include "router/front/http/http_count.h"
 #include "router/front/http/http_openai.h"
 #include "router/front/http/json_responses.h"
 #include "router/front/http/json_responses_answer.h"
@@ -10,6 +13,7 @@
 // Data of a generation.
 struct response {
     struct responses_answer answer;
+    struct responses_tools tools;
     char *echo; // owned
 };
 
@@ -17,16 +21,18 @@ static void response_free(void *data)
 {
     struct response *r = data;
     responses_answer_fini(&r->answer);
+    responses_tools_fini(&r->tools);
     free(r->echo);
     free(r);
 }
 
 static enum status responses_read(const json_t *body, struct http_input *in)
 {
-    TRY(responses_to_chat(body, &in->translated));
     struct response *r = mem_alloc(sizeof *r);
-    r->answer.echo = r->echo = responses_echo(body);
     in->data = (struct http_data){r, response_free};
+    TRY(responses_to_chat(body, in->system_turns, &r->tools, &in->translated));
+    r->answer.echo = r->echo = responses_echo(body);
+    r->answer.tools = r->tools.renamed;
     TRY(http_chat.read(in->translated, in));
     in->max_tokens_name = "max_output_tokens";
     return STATUS_OK;
@@ -48,9 +54,26 @@ static void responses_add_logprobs(struct http_generation *g, struct http_choice
     http_chat.add_logprobs(g, choice, chunk, lists);
 }
 
+// Names the types of the tools that this server does not have.
+static void responses_headers(struct http_generation *g)
+{
+    const struct response *r = g->data.value;
+    struct bytes names = {0};
+    size_t i;
+    json_t *type;
+    json_array_foreach(r->tools.left_out, i, type)
+    {
+        if (i) bytes_add(&names, ", ", 2);
+        bytes_add(&names, json_string_value(type), json_string_length(type));
+    }
+    bytes_add(&names, "", 1);
+    if (names.n > 1) http_add_header(g->x, "x-forepack-tools-left-out", names.data);
+    bytes_free(&names);
+}
+
 static void responses_begin(struct http_generation *g, struct http_choice *choice, struct bytes *out)
 {
-    responses_add_begin(out, answer_of(g));
+    responses_add_begin(out, answer_of(g), &g->usage);
 }
 
 static void responses_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
@@ -68,22 +91,36 @@ static void responses_part(struct http_generation *g, struct http_choice *choice
     responses_add_part(out, answer_of(g), kind, call, text, n);
 }
 
+// `choice` is NULL if the generation failed.
+static struct responses_end end_of(const struct http_generation *g, const struct http_choice *choice, const char *error)
+{
+    const struct chat_answer *chat = choice ? choice->chat : NULL;
+    return (struct responses_end){.reason = choice ? choice->reason : FINISH_REASON_ERROR,
+                                  .usage = &g->usage,
+                                  .error = error,
+                                  .cut = chat ? chat_answer_cut(chat) : OUTPUT_CUT_NONE,
+                                  .completed_s = (int64_t)time(NULL)};
+}
+
 static void responses_finish(struct http_generation *g, struct http_choice *choice, struct bytes *out)
 {
-    responses_add_end(out, answer_of(g), &(struct responses_end){choice->reason, &g->usage, NULL});
+    const struct responses_end end = end_of(g, choice, NULL);
+    responses_add_end(out, answer_of(g), &end);
 }
 
 static void responses_fail(struct http_generation *g, enum status status, const char *message, struct bytes *out)
 {
-    responses_add_end(out, answer_of(g), &(struct responses_end){FINISH_REASON_ERROR, &g->usage, message});
+    const struct responses_end end = end_of(g, NULL, message);
+    responses_add_end(out, answer_of(g), &end);
 }
 
 static void responses_whole(struct http_generation *g, struct bytes *out)
 {
     struct responses_answer *a = answer_of(g);
     const struct http_choice *choice = g->choices;
+    const struct responses_end end = end_of(g, choice, NULL);
     responses_set_items(a, &choice->text, choice->logprobs, choice->chat);
-    responses_add_object(out, a, &(struct responses_end){choice->reason, &g->usage, NULL});
+    responses_add_whole(out, a, &end);
 }
 
 const struct http_api http_responses = {
@@ -92,6 +129,7 @@ const struct http_api http_responses = {
     .read = responses_read,
     .add_logprobs = responses_add_logprobs,
     .content_logprobs = true,
+    .headers = responses_headers,
     .begin = responses_begin,
     .chunk = responses_chunk,
     .part = responses_part,
@@ -99,3 +137,21 @@ const struct http_api http_responses = {
     .fail = responses_fail,
     .whole = responses_whole,
 };
+
+// --- counting tokens
+
+static enum status input_tokens_read(const json_t *body, struct http_input *in)
+{
+    struct responses_tools tools = {0};
+    enum status status = responses_to_chat(body, in->system_turns, &tools, &in->translated);
+    responses_tools_fini(&tools);
+    return status == STATUS_OK ? http_chat.read(in->translated, in) : status;
+}
+
+static const struct http_count_api count_api = {.read = input_tokens_read,
+                                                .object = "\"object\":\"response.input_tokens\","};
+
+void http_input_tokens_post(struct http_exchange *x)
+{
+    http_count_start(x, &count_api);
+}

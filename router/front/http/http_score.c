@@ -106,7 +106,8 @@ static enum status read_request(const struct client *client, const json_t *body,
     m.text = (ProtobufCBinaryData){in->prompts->text_bytes, (uint8_t *)in->prompts->text};
     m.token_ids = in->prompts->ids;
     m.n_token_ids = in->prompts->n_ids;
-    const struct wire_options options = {.conversation = in->prompts->conversation, .ids_field = "prompt"};
+    const struct wire_options options = {
+        .conversation = in->prompts->conversation, .text_given = in->prompts->text != NULL, .ids_field = "prompt"};
     return wire_score_request_read(client->front, &m, &options, r);
 }
 

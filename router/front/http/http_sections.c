@@ -45,5 +45,6 @@ void http_sections_push(const struct http_sections *s, const struct answer_chunk
 
 void http_sections_finish(const struct http_sections *s)
 {
-    output_parser_finish(s->choice->chat->parser, part_add, (void *)s);
+    bool cut = s->choice->reason == FINISH_REASON_LENGTH || s->choice->stop >= 0;
+    output_parser_finish(s->choice->chat->parser, cut, part_add, (void *)s);
 }

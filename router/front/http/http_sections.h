@@ -17,7 +17,7 @@ struct http_sections {
 };
 
 void http_sections_push(const struct http_sections *s, const struct answer_chunk *chunk);
-void http_sections_finish(const struct http_sections *s); // after the last chunk
+void http_sections_finish(const struct http_sections *s); // after the last chunk; the choice has its reason
 
 // Returns true if `logprobs` receives the chunk's log-probabilities, because the API reports them for the content only.
 bool http_sections_split_logprobs(const struct http_generation *g, const struct answer_chunk *chunk);

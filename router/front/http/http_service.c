@@ -15,6 +15,7 @@
 #include "router/front/http/http_info.h"
 #include "router/front/http/http_metrics.h"
 #include "router/front/http/http_openai.h"
+#include "router/front/http/http_responses.h"
 #include "router/front/live/live_pages.h"
 #include "router/front/live/metrics_reporter.h"
 #include "router/front/request/intake.h"
@@ -60,6 +61,7 @@ static const struct http_route routes[] = {
     ROUTE("POST", "/v1/chat/completions", chat_post),
     ROUTE("POST", "/v1/completions", completions_post),
     ROUTE("POST", "/v1/responses", responses_post),
+    ROUTE("POST", "/v1/responses/input_tokens", http_input_tokens_post),
     ROUTE("POST", "/v1/messages", messages_post),
     ROUTE("POST", "/v1/messages/count_tokens", http_count_tokens_post),
     ROUTE("POST", "/v1/score", http_score_post),
@@ -67,6 +69,7 @@ static const struct http_route routes[] = {
     ROUTE("GET", "/v1/models/*", http_models_get),
     ROUTE("POST", "/tokenize", http_tokenize_post),
     ROUTE("POST", "/detokenize", http_detokenize_post),
+    ROUTE("GET", "/tokenizer_info", http_tokenizer_info_get),
     ROUTE("GET", "/health", http_health_get),
     ROUTE("GET", "/ready", http_ready_get),
     ROUTE("GET", "/version", http_version_get),
@@ -135,6 +138,8 @@ static enum status server_open(struct http_service *service, const struct http_s
         .context = service,
         .max_connections = descriptors_share(9, CONNECTIONS_MAX),
         .max_connections_per_address = options->max_connections_per_address,
+        .trusted_proxies = options->trusted_proxies,
+        .site = options->site,
         .proof = options->proof,
         .max_body_bytes = options->max_body_bytes,
         .max_unread_bytes = options->max_unread_bytes,

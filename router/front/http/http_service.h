@@ -7,6 +7,10 @@
 //   http_intake.c       passes bodies to their readers, directly or through the pool
 //   json_body.c         reads the fields of a JSON body with tables
 //   json_generation.c   converts the fields of a generation to a GenerateRequest
+//   tokenizer_info.c    reads the answer of /tokenizer_info from the model's files
+//   json_images.c       replaces images by a text
+//   json_unknown.c      logs the names of unknown fields
+//   json_variables.c    variables of the chat template that fields stand for
 //   json_writer.c       writes JSON text
 //   http_input.c        holds the fields and prompts of a body
 //   http_generation.c   a generation of any API: start, tokens, end
@@ -16,13 +20,15 @@
 //   http_usage.c        writes usage and headers of an answer
 //   http_prompt.c       reads prompts that are text or token ids
 //   http_messages.c     reads prompts that are messages
+//   http_tools.c        reads tools and the choice among them
+//   http_count.c        counts the tokens of a prompt
 //   http_openai.c       parts of answers that http_chat.c and http_completions.c share
 //   http_chat.c         /v1/chat/completions
 //   http_completions.c  /v1/completions
-//   http_responses.c    /v1/responses, with json_responses.c and json_responses_answer.c
+//   http_responses.c    /v1/responses, with the files that json_responses.h lists
 //   http_anthropic.c    /v1/messages, with json_anthropic.c and json_anthropic_answer.c
 //   json_translate.c    functions that the last two APIs share
-//   http_info.c         models, tokenize, detokenize, health, ready, version
+//   http_info.c         models, tokenize, detokenize, tokenizer_info, health, ready, version
 //   http_score.c        /v1/score
 //   http_metrics.c      /metrics
 //   live_pages.c        the live page at / and its events
@@ -53,7 +59,9 @@ struct http_service_options {
     int port;                         // 0: a free port
     const struct http_tls_files *tls; // NULL: plain
     int max_connections_per_address;  // 0: no bound
-    bool proof;                       // as in http_server_options: clients must show a key
+    const char *trusted_proxies;      // as in http_server_options; NULL: none
+    struct http_site site;
+    bool proof; // as in http_server_options: clients must show a key
     size_t max_body_bytes;
     int64_t ping_ms; // a stream is pinged after this time without an event, or up to a third later; 0: 15000
     // As in http_server_options; 0: the default there.

@@ -23,6 +23,9 @@ void http_usage_update(struct http_generation *g, struct http_choice *choice, co
         g->prefill_reason = request_rate_reason(r);
         g->predicted = r->predicted;
     }
+    int max_tokens = r->spec.sampling.max_tokens;
+    if (max_tokens < g->asked_tokens && (!g->reduced_tokens || max_tokens < g->reduced_tokens))
+        g->reduced_tokens = max_tokens;
     sum->completion_tokens += now.completion_tokens - before->completion_tokens;
     sum->replays += now.replays - before->replays;
     count_add(&sum->draft_tokens, now.draft_tokens - before->draft_tokens);
@@ -64,6 +67,10 @@ void http_usage_add(const struct http_generation *g, struct bytes *out)
         json_add(out, ",\"prefill_limit\":");
         json_add_string(out, g->prefill_limit);
     }
+    if (g->reduced_tokens) {
+        JSON_ADD(out, ",\"max_tokens\":");
+        json_add_integer(out, g->reduced_tokens);
+    }
     json_add(out, "}");
 }
 
@@ -79,4 +86,7 @@ void http_usage_add_headers(const struct http_generation *g)
     http_add_header(g->x, "x-forepack-keep-rate", number);
     http_add_header(g->x, "x-forepack-prefill-reason", g->prefill_reason);
     if (*g->prefill_limit) http_add_header(g->x, "x-forepack-prefill-limit", g->prefill_limit);
+    if (!g->reduced_tokens) return;
+    snprintf(number, sizeof number, "%d", g->reduced_tokens);
+    http_add_header(g->x, "x-forepack-max-tokens", number);
 }

@@ -9,14 +9,12 @@
 #include "lib/text/generation_json.h"
 #include "router/front/http/json_body.h"
 #include "router/front/http/json_translate.h"
+#include "router/front/http/json_variables.h"
 
 // --- from the body
 
 static const struct json_unsupported unsupported[] = {
-    {"thinking", "{\"type\":\"disabled\"}", NULL},
     {"mcp_servers", "[]", NULL},
-    {"container", NULL, NULL},
-    {"context_management", NULL, NULL},
     // Fields that other APIs name differently or have in addition.
     {"max_completion_tokens", NULL, "give max_tokens"},
     {"stop", NULL, "give stop_sequences"},
@@ -29,7 +27,6 @@ static const struct json_unsupported unsupported[] = {
     {"return_token_ids", "false", NULL},
     {0},
 };
-static const struct json_unsupported unsupported_output[] = {{"effort", NULL, NULL}, {0}};
 
 // Fields that are not passed on: /v1/chat/completions defines them differently or does not have them.
 static const char *const own_fields[] = {
@@ -40,6 +37,7 @@ static const char *const own_fields[] = {
 struct values {
     int64_t max_tokens;
     const json_t *messages, *metadata, *stop_sequences, *output_config, *output_format, *tools, *tool_choice;
+    const json_t *thinking, *context_management, *chat_template_kwargs;
 };
 
 #define FIELD(name_, type_, ...)                                                                                       \
@@ -55,6 +53,9 @@ static const struct json_field fields[] = {
     FIELD(output_format, OBJECT),
     FIELD(tools, LIST),
     FIELD(tool_choice, OBJECT),
+    FIELD(thinking, OBJECT),
+    FIELD(context_management, OBJECT), // without effect: the client's turns are not edited
+    FIELD(chat_template_kwargs, OBJECT),
     {0},
 };
 
@@ -81,16 +82,35 @@ static enum status call_add(json_t *calls, const json_t *block, const char *wher
     return STATUS_OK;
 }
 
+// Returns the content of a result with texts in place of blocks that name a tool, which the tool search of Claude Code
+// returns. The prompt describes every tool, so a name suffices. The caller owns the content.
+static json_t *result_content(const json_t *content)
+{
+    size_t i;
+    json_t *block, *copy = json_array();
+    json_array_foreach(content, i, block)
+    {
+        json_t *name = json_object_get(block, "tool_name");
+        bool names = strcmp(type_of(block), "tool_reference") == 0 && json_is_string(name);
+        json_array_append_new(copy, names ? json_pack("{s:s,s:O}", "type", "text", "text", name) : json_incref(block));
+    }
+    return copy;
+}
+
 // Adds the result of a call as a separate message.
 static enum status result_add(json_t *messages, const json_t *block, const char *where, size_t index)
 {
-    json_t *id = json_object_get(block, "tool_use_id"), *content = json_object_get(block, "content"), *none = NULL;
+    json_t *id = json_object_get(block, "tool_use_id"), *content = json_object_get(block, "content");
     char inner[96];
     if (!json_is_string(id)) return status_fail(STATUS_INVALID, "%s[%zu].tool_use_id: must be a string", where, index);
     snprintf(inner, sizeof inner, "%s[%zu].content", where, index);
-    if (!content || json_is_null(content)) content = none = json_string("");
+    if (!content || json_is_null(content)) {
+        content = json_string("");
+    } else {
+        content = json_is_array(content) ? result_content(content) : json_incref(content);
+    }
     enum status status = json_turn_add(messages, "tool", content, text_blocks, inner);
-    json_decref(none);
+    json_decref(content);
     if (status == STATUS_OK)
         json_object_set(json_array_get(messages, json_array_size(messages) - 1), "tool_call_id", id);
     return status;
@@ -144,21 +164,10 @@ static bool is_of(const json_t *message, const char *role)
     return strcmp(json_string_value(json_object_get(message, "role")), role) == 0;
 }
 
-// Returns the message's content as a list of parts. A string is replaced by such a list in the message.
-static json_t *message_parts(json_t *message)
-{
-    json_t *content = json_object_get(message, "content");
-    if (json_is_array(content)) return content;
-    json_t *parts = json_array();
-    if (json_is_string(content)) json_array_append_new(parts, json_pack("{s:s,s:O}", "type", "text", "text", content));
-    json_object_set_new(message, "content", parts);
-    return parts;
-}
-
 static void message_join(json_t *to, json_t *from)
 {
     json_t *before = json_object_get(to, "tool_calls"), *calls = json_object_get(from, "tool_calls");
-    if (!json_is_null(json_object_get(from, "content"))) json_array_extend(message_parts(to), message_parts(from));
+    if (!json_is_null(json_object_get(from, "content"))) json_array_extend(json_turn_parts(to), json_turn_parts(from));
     if (before)
         json_array_extend(before, calls);
     else if (calls)
@@ -181,36 +190,72 @@ static void turn_join(json_t *messages, const json_t *turn, const char *role)
     }
 }
 
+static bool is_system(const json_t *turn)
+{
+    const char *role = json_string_value(json_object_get(turn, "role"));
+    return role && strcmp(role, "system") == 0;
+}
+
 // Adds the messages of a turn, which may have none.
 static enum status turn_read(json_t *messages, const json_t *turn, const char *role, size_t index)
 {
     const json_t *content = json_object_get(turn, "content");
     char where[64];
     snprintf(where, sizeof where, "messages[%zu].content", index);
-    if (json_is_array(content)) return turn_of_blocks_add(messages, role, content, where);
+    if (json_is_array(content) && !is_system(turn)) return turn_of_blocks_add(messages, role, content, where);
     return json_turn_add(messages, role, content, text_blocks, where);
 }
 
-static enum status turn_add(json_t *messages, const json_t *turn, size_t index)
+static json_t *last_of(const json_t *messages)
+{
+    return json_array_get(messages, json_array_size(messages) - 1);
+}
+
+// Returns the role under which a turn of the role system joins the messages.
+static const char *system_role(const json_t *messages, bool system_turns)
+{
+    const json_t *last = last_of(messages);
+    if (!last || is_of(last, "system") || system_turns) return "system";
+    return is_of(last, "tool") ? "tool" : "user"; // after results, a turn of the user would look like a new question
+}
+
+static enum status turn_add(json_t *messages, const json_t *turn, size_t index, bool system_turns)
 {
     const char *role = json_string_value(json_object_get(turn, "role"));
-    if (!role || (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0))
-        return status_fail(STATUS_INVALID, "messages[%zu].role: must be user or assistant", index);
+    if (!role || (strcmp(role, "user") != 0 && strcmp(role, "assistant") != 0 && !is_system(turn)))
+        return status_fail(STATUS_INVALID, "messages[%zu].role: must be user, assistant or system", index);
     json_t *added = json_array();
+    if (is_system(turn)) role = system_role(messages, system_turns);
     enum status status = turn_read(added, turn, role, index);
     if (status == STATUS_OK) turn_join(messages, added, role);
     json_decref(added);
     return status;
 }
 
-static enum status turns_add(json_t *messages, const json_t *turns)
+// Adds turns [first, end).
+static enum status turns_add_range(json_t *messages, const json_t *turns, size_t first, size_t end, bool system_turns)
 {
-    size_t i, n = json_array_size(turns);
-    json_t *turn;
+    for (size_t i = first; i < end; i++)
+        TRY(turn_add(messages, json_array_get(turns, i), i, system_turns));
+    return STATUS_OK;
+}
+
+// Adds all turns. System turns between calls and their results are added after the results.
+static enum status turns_add(json_t *messages, const json_t *turns, bool system_turns)
+{
+    size_t n = json_array_size(turns);
     if (!n) return json_refuse_type("messages", "a list of turns");
-    json_array_foreach(turns, i, turn) TRY(turn_add(messages, turn, i));
+    for (size_t i = 0, next; i < n; i = next) {
+        next = i;
+        while (next < n && json_object_get(last_of(messages), "tool_calls") && is_system(json_array_get(turns, next)))
+            next++;
+        size_t held = next - i;
+        next += next < n;
+        TRY(turns_add_range(messages, turns, i + held, next, system_turns));
+        TRY(turns_add_range(messages, turns, i, i + held, system_turns));
+    }
     const char *last = json_string_value(json_object_get(json_array_get(turns, n - 1), "role"));
-    if (strcmp(last, "user") == 0) return STATUS_OK;
+    if (strcmp(last, "assistant") != 0) return STATUS_OK;
     return status_fail(STATUS_UNSUPPORTED,
                        "messages: the last turn is the assistant's: continuing it is not supported");
 }
@@ -225,8 +270,9 @@ static enum status tool_add(json_t *tools, const json_t *tool, size_t index)
     if (!json_is_string(name) || !json_is_object(schema))
         return status_fail(STATUS_INVALID, "tools[%zu]: must have name, a string, and input_schema, an object", index);
     text = json_string_value(json_object_get(tool, "description"));
-    json_array_append_new(tools, json_pack("{s:s,s:{s:O,s:s,s:O}}", "type", "function", "function", "name", name,
-                                           "description", text ? text : "", "parameters", schema));
+    json_array_append_new(tools, json_pack("{s:s,s:{s:O,s:s,s:O,s:O*}}", "type", "function", "function", "name", name,
+                                           "description", text ? text : "", "parameters", schema, "strict",
+                                           json_object_get(tool, "strict")));
     return STATUS_OK;
 }
 
@@ -250,30 +296,98 @@ static enum status tools_fill(const struct values *v, json_t *chat)
     return STATUS_OK;
 }
 
-static enum status chat_fill(const json_t *body, const struct values *v, json_t *chat)
+// Returns true for the block in which Claude Code names its version. The block differs between the requests of a
+// conversation, so the prefix cache would not find the prompt again.
+static bool is_billing(const json_t *block)
 {
-    json_t *messages = json_array(), *system = json_object_get(body, "system");
+    static const char start[] = "x-anthropic-billing-header:";
+    const char *text = json_string_value(json_object_get(block, "text"));
+    return text && strncmp(text, start, strlen(start)) == 0;
+}
+
+static enum status system_add(json_t *messages, const json_t *system)
+{
+    size_t i;
+    json_t *block;
+    if (!system || json_is_null(system)) return STATUS_OK;
+    if (!json_is_array(system)) return json_turn_add(messages, "system", system, text_blocks, "system");
+    json_t *blocks = json_array();
+    json_array_foreach(system, i, block) if (!is_billing(block)) json_array_append(blocks, block);
+    enum status status = STATUS_OK;
+    if (json_array_size(blocks)) status = json_turn_add(messages, "system", blocks, text_blocks, "system");
+    json_decref(blocks);
+    return status;
+}
+
+// Sets the variables of the chat template that switch reasoning on or off and limit it.
+static enum status thinking_fill(const json_t *thinking, json_t *variables)
+{
+    const char *type = type_of(thinking);
+    bool on = strcmp(type, "enabled") == 0 || strcmp(type, "adaptive") == 0;
+    const json_t *budget = json_object_get(thinking, "budget_tokens");
+    json_int_t tokens = 0;
+    if (!on && strcmp(type, "disabled") != 0) return json_refuse_type("thinking.type", "enabled, adaptive or disabled");
+    json_variables_set_thinking(variables, on);
+    if (!on || !budget || json_is_null(budget)) return STATUS_OK;
+    if (!json_whole(budget, &tokens) || tokens < 1 || tokens > INT_MAX)
+        return json_refuse_type("thinking.budget_tokens", "a whole number from 1 to 2147483647");
+    json_variable_set(variables, "thinking_budget", json_integer(tokens));
+    return STATUS_OK;
+}
+
+static enum status reasoning_fill(const struct values *v, json_t *chat)
+{
+    json_t *effort = json_object_get(v->output_config, "effort");
+    if (v->thinking) {
+        json_t *variables = v->chat_template_kwargs ? json_copy((json_t *)v->chat_template_kwargs) : json_object();
+        json_object_set_new(chat, "chat_template_kwargs", variables);
+        TRY(thinking_fill(v->thinking, variables));
+    }
+    if (!effort || json_is_null(effort)) return STATUS_OK;
+    if (!json_is_string(effort)) return json_refuse_type("output_config.effort", "a string");
+    TRY(json_variable_check("output_config.effort", json_string_value(effort)));
+    json_object_set(chat, "reasoning_effort", effort);
+    return STATUS_OK;
+}
+
+static enum status format_fill(const struct values *v, json_t *chat)
+{
+    const json_t *format = json_object_get(v->output_config, "format");
+    if (json_is_null(format)) format = NULL;
+    if (format && v->output_format && !json_equal(format, v->output_format))
+        return status_fail(STATUS_INVALID,
+                           "output_format: not allowed together with output_config.format, which differs");
+    json_set_response_format(chat, format ? format : v->output_format);
+    return STATUS_OK;
+}
+
+static enum status chat_fill(const json_t *body, const struct values *v, bool system_turns, json_t *chat)
+{
+    json_t *messages = json_array();
     json_object_set_new(chat, "messages", messages);
-    if (system && !json_is_null(system)) TRY(json_turn_add(messages, "system", system, text_blocks, "system"));
-    TRY(turns_add(messages, v->messages));
+    TRY(system_add(messages, json_object_get(body, "system")));
+    TRY(turns_add(messages, v->messages, system_turns));
     if (v->max_tokens) json_object_set_new(chat, "max_completion_tokens", json_integer(v->max_tokens));
     if (v->stop_sequences) json_object_set(chat, "stop", (json_t *)v->stop_sequences);
-    json_set_response_format(chat, v->output_format ? v->output_format : json_object_get(v->output_config, "format"));
+    TRY(format_fill(v, chat));
+    TRY(reasoning_fill(v, chat));
     if (json_array_size(v->tools) || v->tool_choice) TRY(tools_fill(v, chat));
     const json_t *user = json_object_get(v->metadata, "user_id");
     if (json_is_string(user)) json_object_set(chat, "user", (json_t *)user);
     return STATUS_OK;
 }
 
-enum status anthropic_to_chat(const json_t *body, bool counted, json_t **chat_p)
+enum status anthropic_to_chat(const json_t *body, const struct anthropic_options *options, json_t **chat_p)
 {
     struct values v = {0};
     TRY(json_unsupported_check(body, unsupported));
     TRY(json_fields_read(body, fields, &v));
-    TRY(json_unsupported_check(v.output_config, unsupported_output));
-    if (!v.max_tokens && !counted) return json_refuse_type("max_tokens", "given: a whole number of 1 or more");
+    // The id of a container alone is without effect, since no tool runs here.
+    if (json_object_get(json_object_get(body, "container"), "skills"))
+        return status_fail(STATUS_UNSUPPORTED, "container.skills: not supported: leave it out");
+    if (!v.max_tokens && !options->counted) return json_refuse_type("max_tokens", "given: a whole number of 1 or more");
     json_t *chat = json_copy_without(body, own_fields);
-    enum status status = chat_fill(body, &v, chat);
+    enum status status = chat_fill(body, &v, options->system_turns, chat);
     if (status == STATUS_OK) {
         *chat_p = chat;
     } else {

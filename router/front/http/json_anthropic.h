@@ -2,6 +2,9 @@
 // Anthropic's Messages API (POST /v1/messages, POST /v1/messages/count_tokens) for text and tools: translates bodies
 // into bodies of /v1/chat/completions. Refuses images, documents and tools that Anthropic's servers run. Refuses a
 // conversation that ends with the assistant's turn, because an answer cannot continue that turn. Any thread.
+//
+// Clients such as Claude Code put turns of the role system between other turns. They stay in their places if the chat
+// template renders such turns. Otherwise their text joins the turn before them.
 #pragma once
 
 #include <jansson.h>
@@ -9,7 +12,11 @@
 
 #include "lib/base/status.h"
 
-// Translates a body of /v1/messages to a body of /v1/chat/completions. The caller owns *chat_p. `counted` is true for a
-// body of /v1/messages/count_tokens, which needs no max_tokens. Returns INVALID or UNSUPPORTED on failure;
-// status_message() names the field.
-enum status anthropic_to_chat(const json_t *body, bool counted, json_t **chat_p);
+struct anthropic_options {
+    bool counted;      // the body is one of /v1/messages/count_tokens, which needs no max_tokens
+    bool system_turns; // the chat template renders turns of the role system anywhere (system_turns.h)
+};
+
+// Translates a body of /v1/messages to a body of /v1/chat/completions. The caller owns *chat_p. Returns INVALID or
+// UNSUPPORTED on failure; status_message() names the field.
+enum status anthropic_to_chat(const json_t *body, const struct anthropic_options *options, json_t **chat_p);

@@ -3,6 +3,7 @@
 
 #include <jansson.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "router/front/http/json_translate.h"
 
@@ -59,36 +60,78 @@ static void text_block_add(struct bytes *out, const char *type, const char *text
     json_add(out, *type == 't' && type[1] == 'h' ? ",\"signature\":\"\"}" : "}");
 }
 
-// Adds the block of a call. The block's `input` must be an object, so it is {} if the arguments are not a complete
-// object.
+// Closes the open lists and objects of the first `n` bytes of a text. Returns the text if it is an object, or NULL.
+static char *closed_object(const struct bytes *text, size_t n, const struct bytes *open)
+{
+    struct bytes closed = {0};
+    bytes_add(&closed, text->data, n);
+    for (size_t i = open->n; i-- > 0;)
+        bytes_add(&closed, &open->data[i], 1);
+    json_t *object = json_loadb(closed.data, closed.n, JSON_ALLOW_NUL, NULL);
+    bool is_object = json_is_object(object);
+    json_decref(object);
+    bytes_add(&closed, "", 1);
+    if (!is_object) bytes_free(&closed);
+    return is_object ? closed.data : NULL;
+}
+
+// Returns the complete members of an object that was cut: what Anthropic's clients read from the stream of such a call.
+// Returns NULL if the text does not begin an object.
+static char *complete_members(const struct bytes *text)
+{
+    struct bytes open = {0}; // closing brackets of the open lists and objects
+    size_t complete = 0;     // the text before this position needs only the brackets
+    bool quoted = false, value = false;
+    for (size_t i = 0; i < text->n; i++) {
+        char c = text->data[i];
+        if (quoted) {
+            if (c == '\\') i++;
+            if (c == '"') quoted = false;
+            if (c == '"' && value) complete = i + 1;
+            continue;
+        }
+        if (c == '"') quoted = true;
+        if (c == '{' || c == '[') bytes_add(&open, c == '{' ? "}" : "]", 1);
+        if ((c == '}' || c == ']') && open.n) open.n--;
+        if (c == ',') complete = i;
+        if (strchr("{}[]", c)) complete = i + 1;
+        if (strchr("{[,:", c)) value = c == ':' || (open.n && open.data[open.n - 1] == ']');
+    }
+    char *object = text->n ? closed_object(text, text->n, &open) : NULL;
+    if (!object && complete) object = closed_object(text, complete, &open);
+    bytes_free(&open);
+    return object;
+}
+
+// Adds the block of a call. The block's `input` must be an object.
 static void call_block_add(struct bytes *out, const struct chat_call *call)
 {
-    json_t *input = json_loadb(call->arguments.data, call->arguments.n, JSON_ALLOW_NUL, NULL);
+    char *input = complete_members(&call->arguments);
     json_add_comma(out);
     JSON_ADD(out, "{\"type\":\"tool_use\",\"id\":");
     json_add_string(out, call->id);
     JSON_ADD(out, ",\"name\":");
     json_add_text(out, call->name.data, call->name.n);
     JSON_ADD(out, ",\"input\":");
-    if (json_is_object(input)) {
-        bytes_add(out, call->arguments.data, call->arguments.n);
-    } else {
-        JSON_ADD(out, "{}");
-    }
+    json_add(out, input ? input : "{}");
     JSON_ADD(out, "}");
-    json_decref(input);
+    free(input);
 }
 
 void anthropic_add_message(struct bytes *out, const struct anthropic_answer *a, const struct bytes *text,
                            const struct chat_answer *chat, const struct anthropic_end *end)
 {
     int n_calls = chat ? chat->n_calls : 0;
+    size_t at = 0;
     head_add(out, a);
     JSON_ADD(out, ",\"content\":[");
     if (chat && chat->reasoning.n) text_block_add(out, "thinking", chat->reasoning.data, chat->reasoning.n);
-    if (text->n || !n_calls) text_block_add(out, "text", text->n ? text->data : "", text->n);
-    for (int i = 0; i < n_calls; i++)
+    for (int i = 0; i < n_calls; at = chat->calls[i++].text_at) {
+        if (chat->calls[i].text_at > at) text_block_add(out, "text", text->data + at, chat->calls[i].text_at - at);
         call_block_add(out, &chat->calls[i]);
+    }
+    if (text->n > at || !(n_calls || (chat && chat->reasoning.n)))
+        text_block_add(out, "text", text->n ? text->data + at : "", text->n - at);
     JSON_ADD(out, "],");
     stop_add(out, end);
     end_usage_add(out, end->usage);

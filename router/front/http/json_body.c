@@ -74,8 +74,8 @@ enum status json_body_parse(const char *bytes, size_t size, json_t **body_p)
 
 static enum status read_int(const struct json_field *f, const json_t *value, int64_t *number_p)
 {
-    if (!json_is_integer(value)) return json_refuse_type(f->name, "a whole number");
-    json_int_t number = json_integer_value(value);
+    json_int_t number;
+    if (!json_whole(value, &number)) return json_refuse_type(f->name, "a whole number");
     if (number < f->min || number > f->max) {
         return status_fail(STATUS_INVALID, "%s %lld: must be from %lld to %lld", f->name, (long long)number,
                            (long long)f->min, (long long)f->max);

@@ -52,7 +52,6 @@ static const struct json_field stream_fields[] = {
 static const struct json_unsupported unsupported[] = {
     {"cache_salt", NULL, "each tenant has its own salt"},
     {"truncate_prompt_tokens", NULL, "shorten the prompt"},
-    {"add_special_tokens", "true", "give the prompt as token ids"},
     {"skip_special_tokens", "true", "ask for return_token_ids"},
     {"include_stop_str_in_output", "false", NULL},
     {"use_beam_search", "false", NULL},
@@ -104,11 +103,29 @@ void json_generation_set_prompt_logprobs(struct json_generation *g, int n)
 // Reads max_tokens 0 as 1 and sets no_tokens. json_generation_finish() refuses 0 unless the API allows it.
 static enum status read_max_tokens(const json_t *value, struct json_generation *g)
 {
-    g->no_tokens = json_is_integer(value) && json_integer_value(value) == 0;
+    json_int_t number;
+    g->no_tokens = json_whole(value, &number) && number == 0;
     if (!g->no_tokens) return read_as(sampling_field("max_tokens"), "max_tokens", value, g);
     g->sampling.max_tokens = 1;
     g->sampling_given |= generation_field_bit(sampling_fields, "max_tokens");
     return STATUS_OK;
+}
+
+// The limit is OpenAI's. gRPC has a higher one.
+static enum status check_temperature(double temperature)
+{
+    struct generation_field limited = *sampling_field("temperature");
+    limited.max = 2;
+    return generation_field_check(&limited, temperature);
+}
+
+// OpenAI's API accepts top_p 0, which leaves only the most likely token. This is top_k 1 here.
+static void read_top_p_zero(struct json_generation *g)
+{
+    if (g->sampling.top_p != 0) return;
+    g->sampling.top_p = 1;
+    g->sampling.top_k = 1;
+    g->sampling_given |= generation_field_bit(sampling_fields, "top_k");
 }
 
 static enum status read_sampling(const json_t *body, struct json_generation *g)
@@ -122,6 +139,8 @@ static enum status read_sampling(const json_t *body, struct json_generation *g)
         TRY(strcmp(f->name, "max_tokens") ? read_as(f, f->name, value, g) : read_max_tokens(value, g));
     }
     if (g->sampling.top_k == -1) g->sampling.top_k = 0; // "all", as in vLLM
+    TRY(check_temperature(g->sampling.temperature));
+    read_top_p_zero(g);
     const json_t *newer = json_object_get(body, "max_completion_tokens");
     if (!given(newer)) return STATUS_OK;
     g->no_tokens = false;
@@ -156,14 +175,14 @@ static enum status read_logit_bias(const json_t *value, struct json_generation *
 
 static enum status read_range(const json_t *value, Forepack__V1__TokenRange *range)
 {
-    const json_t *first = json_array_get(value, 0), *last = json_array_get(value, 1);
-    bool whole = json_array_size(value) == 2 && json_is_integer(first) && json_is_integer(last);
-    if (!whole || json_integer_value(first) < 0 || json_integer_value(last) < 0 ||
-        json_integer_value(first) > UINT32_MAX || json_integer_value(last) > UINT32_MAX)
+    json_int_t first, last;
+    bool whole = json_array_size(value) == 2 && json_whole(json_array_get(value, 0), &first) &&
+                 json_whole(json_array_get(value, 1), &last);
+    if (!whole || first < 0 || last < 0 || first > UINT32_MAX || last > UINT32_MAX)
         return json_refuse_type("pinned", "a list of [first, last] token ranges");
     forepack__v1__token_range__init(range);
-    range->first = (uint32_t)json_integer_value(first);
-    range->last = (uint32_t)json_integer_value(last);
+    range->first = (uint32_t)first;
+    range->last = (uint32_t)last;
     return STATUS_OK;
 }
 
@@ -228,9 +247,7 @@ static enum status read_values(const json_t *body, struct values *v)
     if (v->best_of > v->n)
         return status_fail(STATUS_UNSUPPORTED, "best_of %lld: not supported over n (%lld): leave it out",
                            (long long)v->best_of, (long long)v->n);
-    if (!v->stream_options) return STATUS_OK;
-    if (!v->stream) return status_fail(STATUS_INVALID, "stream_options: only with stream true");
-    return json_fields_read(v->stream_options, stream_fields, v);
+    return v->stream_options ? json_fields_read(v->stream_options, stream_fields, v) : STATUS_OK;
 }
 
 static void set_values(const struct values *v, struct json_generation *g)

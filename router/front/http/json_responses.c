@@ -2,12 +2,11 @@
 #include "router/front/http/json_responses.h"
 
 #include <limits.h>
-#include <stdlib.h>
 #include <string.h>
 
-#include "lib/base/mem.h"
 #include "lib/text/generation_json.h"
 #include "router/front/http/json_body.h"
+#include "router/front/http/json_responses_input.h"
 #include "router/front/http/json_translate.h"
 
 // --- from the body
@@ -20,10 +19,6 @@ static const struct json_unsupported unsupported[] = {
     {"conversation", NULL, NOT_STORED},
     {"background", "false", NULL},
     {"prompt", NULL, "send the text as instructions and input"},
-    {"max_tool_calls", NULL, NULL},
-    {"reasoning", "{}", NULL},
-    {"truncation", "\"disabled\"", "shorten the input"},
-    {"context_management", "[]", NULL},
     {"moderation", NULL, NULL},
     // Fields that other APIs name differently or have in addition.
     {"messages", NULL, "give input"},
@@ -60,13 +55,14 @@ static const char *const own_fields[] = {"input",
                                          "top_logprobs",
                                          "stream_options",
                                          "service_tier",
+                                         "context_management",
                                          NULL};
 
 struct values {
-    const char *instructions, *user, *safety_identifier, *prompt_cache_key;
+    const char *instructions, *user, *safety_identifier, *prompt_cache_key, *truncation;
     bool store, parallel_tool_calls;
-    int64_t max_output_tokens, top_logprobs;
-    const json_t *metadata, *text, *stream_options, *include, *tools, *tool_choice;
+    int64_t max_output_tokens, top_logprobs, max_tool_calls;
+    const json_t *metadata, *text, *reasoning, *stream_options, *include, *tools, *tool_choice;
 };
 
 #define FIELD(name_, type_, ...)                                                                                       \
@@ -80,11 +76,14 @@ static const struct json_field fields[] = {
     FIELD(user, NAME),
     FIELD(safety_identifier, NAME),
     FIELD(prompt_cache_key, NAME),
+    FIELD(truncation, NAME),
     FIELD(parallel_tool_calls, BOOL),
     FIELD(top_logprobs, INT, .min = 0, .max = LOGPROBS_MAX),
+    FIELD(max_tool_calls, INT, .min = 1, .max = INT_MAX),
     FIELD(include, LIST),
     FIELD(metadata, OBJECT),
     FIELD(text, OBJECT),
+    FIELD(reasoning, OBJECT),
     FIELD(stream_options, OBJECT),
     FIELD(tools, LIST),
     FIELD(tool_choice, ANY),
@@ -124,150 +123,83 @@ static enum status check_metadata(const json_t *metadata)
     return STATUS_OK;
 }
 
-static enum status check_text(const json_t *text)
+// With "auto", OpenAI's servers shorten an input that is too long. This server refuses such an input in both cases.
+static enum status check_truncation(const char *truncation)
 {
-    const json_t *verbosity = json_object_get(text, "verbosity");
-    const char *amount = json_string_value(verbosity);
-    if (verbosity && !json_is_null(verbosity) && (!amount || strcmp(amount, "medium") != 0))
-        return status_fail(STATUS_UNSUPPORTED, "text.verbosity: not supported, except \"medium\": leave it out");
+    if (!truncation || strcmp(truncation, "auto") == 0 || strcmp(truncation, "disabled") == 0) return STATUS_OK;
+    return json_refuse_type("truncation", "auto or disabled");
+}
+
+// --- include
+
+static const char logprobs_name[] = "message.output_text.logprobs";
+
+// Data that an answer of this server never has, so that a request for it is met.
+static const char *const absent_data[] = {"reasoning.encrypted_content",   "file_search_call.results",
+                                          "web_search_call.results",       "web_search_call.action.sources",
+                                          "message.input_image.image_url", "computer_call_output.output.image_url",
+                                          "code_interpreter_call.outputs", NULL};
+
+static bool is_listed(const char *const *names, const char *name)
+{
+    while (*names && strcmp(*names, name) != 0)
+        names++;
+    return *names != NULL;
+}
+
+static enum status include_read(const json_t *include, bool *logprobs_p)
+{
+    size_t i;
+    json_t *item;
+    json_array_foreach(include, i, item)
+    {
+        const char *name = json_string_value(item);
+        if (name && strcmp(name, logprobs_name) == 0)
+            *logprobs_p = true;
+        else if (!name || !is_listed(absent_data, name))
+            return status_fail(STATUS_UNSUPPORTED,
+                               "include[%zu]: not supported: must be %s, or data that no answer here has: "
+                               "reasoning.encrypted_content, and inputs and results of OpenAI's own tools",
+                               i, logprobs_name);
+    }
     return STATUS_OK;
 }
 
-// Reads the fields include and top_logprobs. include can only ask for log-probabilities.
 static enum status logprobs_read(const struct values *v, json_t *chat)
 {
-    size_t i;
-    json_t *name;
-    json_array_foreach(v->include, i, name)
-    {
-        const char *wanted = json_string_value(name);
-        if (!wanted || strcmp(wanted, "message.output_text.logprobs") != 0)
-            return status_fail(STATUS_UNSUPPORTED, "include: not supported, except message.output_text.logprobs");
-    }
-    bool included = json_array_size(v->include) > 0;
-    if (v->top_logprobs && !included)
-        return status_fail(STATUS_INVALID, "top_logprobs: only with include message.output_text.logprobs");
-    if (!included) return STATUS_OK;
+    bool wanted = false;
+    TRY(include_read(v->include, &wanted));
+    if (!wanted) return STATUS_OK;
     json_object_set_new(chat, "logprobs", json_true());
     json_object_set_new(chat, "top_logprobs", json_integer(v->top_logprobs));
     return STATUS_OK;
 }
 
-// --- tools
+// --- the body of the chat
 
-// Adds a tool {"type": "function", "name", ...}. A chat has these members inside "function".
-static enum status tool_add(json_t *tools, const json_t *tool, size_t index)
+// Copies the member `from` of an object to the chat under the name `to`. It must be a string or null.
+static enum status word_copy(const json_t *object, const char *from, const char *where, const char *to, json_t *chat)
 {
-    static const char *const type_member[] = {"type", NULL};
-    const char *type = json_string_value(json_object_get(tool, "type"));
-    if (!type) return status_fail(STATUS_INVALID, "tools[%zu]: must be an object with a type", index);
-    if (strcmp(type, "function") != 0)
-        return status_fail(STATUS_UNSUPPORTED, "tools[%zu]: type %.64s is not supported: send functions", index, type);
-    json_array_append_new(tools,
-                          json_pack("{s:s,s:o}", "type", type, "function", json_copy_without(tool, type_member)));
+    json_t *word = json_object_get(object, from);
+    if (!word || json_is_null(word)) return STATUS_OK;
+    if (!json_is_string(word)) return json_refuse_type(where, "a string");
+    json_object_set(chat, to, word);
     return STATUS_OK;
 }
 
-static enum status tools_fill(const struct values *v, json_t *chat)
+static enum status tools_fill(const struct values *v, struct responses_tools *tools, json_t *chat)
 {
-    json_t *tools = json_array(), *tool, *name = json_object_get(v->tool_choice, "name");
-    const char *type = json_string_value(json_object_get(v->tool_choice, "type"));
-    size_t i;
-    json_object_set_new(chat, "tools", tools);
-    json_array_foreach(v->tools, i, tool) TRY(tool_add(tools, tool, i));
+    json_t *functions, *choice;
+    TRY(responses_tools_read(v->tools, tools, &functions));
+    json_object_set_new(chat, "tools", functions);
     if (!v->tool_choice) return STATUS_OK;
-    if (type && strcmp(type, "function") == 0 && json_is_string(name)) {
-        json_object_set_new(chat, "tool_choice",
-                            json_pack("{s:s,s:{s:O}}", "type", "function", "function", "name", name));
-    } else if (json_is_string(v->tool_choice)) {
-        json_object_set(chat, "tool_choice", (json_t *)v->tool_choice);
-    } else {
-        return json_refuse_type("tool_choice", "none, auto, required, or a function with its name");
-    }
+    TRY(responses_tool_choice_read(v->tool_choice, tools, &choice));
+    json_object_set_new(chat, "tool_choice", choice);
     return STATUS_OK;
 }
 
-// --- items of the input
-
-static bool role_is_known(const char *role)
-{
-    return strcmp(role, "user") == 0 || strcmp(role, "assistant") == 0 || strcmp(role, "system") == 0 ||
-           strcmp(role, "developer") == 0;
-}
-
-static enum status message_add(json_t *messages, const json_t *item, size_t index)
-{
-    static const char *const blocks[] = {"input_text", "output_text", NULL};
-    const char *role = json_string_value(json_object_get(item, "role"));
-    char where[64];
-    if (!role || !role_is_known(role))
-        return status_fail(STATUS_INVALID, "input[%zu].role: must be user, assistant, system or developer", index);
-    snprintf(where, sizeof where, "input[%zu].content", index);
-    if (strcmp(role, "developer") == 0) role = "system";
-    return json_turn_add(messages, role, json_object_get(item, "content"), blocks, where);
-}
-
-// Returns the assistant's turn for the next call: the last message if its role is assistant, else a new message. In a
-// chat, the model's text and calls are one turn.
-static json_t *calling_turn(json_t *messages)
-{
-    json_t *last = json_array_get(messages, json_array_size(messages) - 1);
-    const char *role = json_string_value(json_object_get(last, "role"));
-    if (role && strcmp(role, "assistant") == 0) return last;
-    last = json_pack("{s:s,s:n}", "role", "assistant", "content");
-    json_array_append_new(messages, last);
-    return last;
-}
-
-// Adds a call that the model made in an earlier turn.
-static enum status call_add(json_t *messages, const json_t *item, size_t index)
-{
-    json_t *id = json_object_get(item, "call_id"), *name = json_object_get(item, "name");
-    json_t *arguments = json_object_get(item, "arguments");
-    if (!json_is_string(id) || !json_is_string(name) || !json_is_string(arguments))
-        return status_fail(STATUS_INVALID, "input[%zu]: must have call_id, name and arguments, strings", index);
-    json_t *turn = calling_turn(messages), *calls = json_object_get(turn, "tool_calls");
-    if (!calls) json_object_set_new(turn, "tool_calls", calls = json_array());
-    json_array_append_new(calls, json_pack("{s:O,s:s,s:{s:O,s:O}}", "id", id, "type", "function", "function", "name",
-                                           name, "arguments", arguments));
-    return STATUS_OK;
-}
-
-static enum status call_output_add(json_t *messages, const json_t *item, size_t index)
-{
-    static const char *const blocks[] = {"input_text", NULL};
-    json_t *id = json_object_get(item, "call_id");
-    char where[64];
-    if (!json_is_string(id)) return status_fail(STATUS_INVALID, "input[%zu].call_id: must be a string", index);
-    snprintf(where, sizeof where, "input[%zu].output", index);
-    TRY(json_turn_add(messages, "tool", json_object_get(item, "output"), blocks, where));
-    json_object_set(json_array_get(messages, json_array_size(messages) - 1), "tool_call_id", id);
-    return STATUS_OK;
-}
-
-static enum status item_add(json_t *messages, const json_t *item, size_t index)
-{
-    const char *type = json_string_value(json_object_get(item, "type"));
-    if (!type || strcmp(type, "message") == 0) return message_add(messages, item, index);
-    if (strcmp(type, "function_call") == 0) return call_add(messages, item, index);
-    if (strcmp(type, "function_call_output") == 0) return call_output_add(messages, item, index);
-    if (strcmp(type, "reasoning") == 0) return STATUS_OK; // the prompt does not contain earlier reasoning
-    return status_fail(STATUS_UNSUPPORTED, "input[%zu]: type %.64s is not supported: send messages and function calls",
-                       index, type);
-}
-
-static enum status input_add(json_t *messages, const json_t *input)
-{
-    size_t i;
-    json_t *item;
-    if (json_is_string(input)) return json_turn_add(messages, "user", input, NULL, "input");
-    if (!json_is_array(input) || !json_array_size(input))
-        return json_refuse_type("input", "a string or a list of items");
-    json_array_foreach(input, i, item) TRY(item_add(messages, item, i));
-    return STATUS_OK;
-}
-
-static enum status chat_fill(const json_t *body, const struct values *v, json_t *chat)
+static enum status chat_fill(const json_t *body, const struct values *v, bool system_turns,
+                             struct responses_tools *tools, json_t *chat)
 {
     json_t *messages = json_array();
     json_object_set_new(chat, "messages", messages);
@@ -276,11 +208,13 @@ static enum status chat_fill(const json_t *body, const struct values *v, json_t 
     if (v->max_output_tokens) json_object_set_new(chat, "max_completion_tokens", json_integer(v->max_output_tokens));
     TRY(logprobs_read(v, chat));
     json_set_response_format(chat, json_object_get(v->text, "format"));
-    if (json_array_size(v->tools) || v->tool_choice) TRY(tools_fill(v, chat));
-    return input_add(messages, json_object_get(body, "input"));
+    TRY(word_copy(v->reasoning, "effort", "reasoning.effort", "reasoning_effort", chat));
+    TRY(word_copy(v->text, "verbosity", "text.verbosity", "verbosity", chat));
+    if (json_array_size(v->tools) || v->tool_choice) TRY(tools_fill(v, tools, chat));
+    return responses_input_add(messages, json_object_get(body, "input"), system_turns);
 }
 
-enum status responses_to_chat(const json_t *body, json_t **chat_p)
+enum status responses_to_chat(const json_t *body, bool system_turns, struct responses_tools *tools, json_t **chat_p)
 {
     struct values v = {0};
     TRY(json_unsupported_check(body, unsupported));
@@ -293,9 +227,10 @@ enum status responses_to_chat(const json_t *body, json_t **chat_p)
     TRY(check_repeated("tools", v.tools));
     TRY(check_repeated("tool_choice", v.tool_choice));
     if (v.metadata) TRY(check_metadata(v.metadata));
-    if (v.text) TRY(check_text(v.text));
+    TRY(check_truncation(v.truncation));
+    TRY(check_repeated("reasoning", v.reasoning));
     json_t *chat = json_copy_without(body, own_fields);
-    enum status status = chat_fill(body, &v, chat);
+    enum status status = chat_fill(body, &v, system_turns, tools, chat);
     if (status == STATUS_OK) {
         *chat_p = chat;
     } else {

@@ -27,6 +27,17 @@ static const struct item_form forms[] = {
     [OUTPUT_CALL] = {"function_call", "fc", "response.function_call_arguments.delta",
                      "response.function_call_arguments.done", "arguments", NULL},
 };
+static const struct item_form custom_form = {"custom_tool_call",
+                                             "ctc",
+                                             "response.custom_tool_call_input.delta",
+                                             "response.custom_tool_call_input.done",
+                                             "input",
+                                             NULL};
+
+static const struct item_form *form_of(const struct responses_item *item)
+{
+    return item->custom ? &custom_form : &forms[item->kind];
+}
 
 static struct responses_item *item_append(struct responses_answer *a, enum output_kind kind)
 {
@@ -41,24 +52,6 @@ static void bytes_copy(struct bytes *to, const struct bytes *from)
     if (from->n) bytes_add(to, from->data, from->n);
 }
 
-void responses_set_items(struct responses_answer *a, const struct bytes *text, const struct bytes *logprobs,
-                         const struct chat_answer *chat)
-{
-    int n_calls = chat ? chat->n_calls : 0;
-    if (chat && chat->reasoning.n) bytes_copy(&item_append(a, OUTPUT_REASONING)->text, &chat->reasoning);
-    if (text->n || !(a->n + n_calls)) {
-        struct responses_item *message = item_append(a, OUTPUT_CONTENT);
-        bytes_copy(&message->text, text);
-        bytes_copy(&message->logprobs, logprobs);
-    }
-    for (int i = 0; i < n_calls; i++) {
-        struct responses_item *item = item_append(a, OUTPUT_CALL);
-        bytes_copy(&item->name, &chat->calls[i].name);
-        bytes_copy(&item->text, &chat->calls[i].arguments);
-        memcpy(item->call_id, chat->calls[i].id, sizeof item->call_id);
-    }
-}
-
 void responses_answer_fini(struct responses_answer *a)
 {
     for (int i = 0; i < a->n; i++) {
@@ -71,39 +64,6 @@ void responses_answer_fini(struct responses_answer *a)
 
 // --- the response object
 
-// Adds ,"NAME":VALUE with the value in the body. VALUE is `otherwise` if the body has no value, or if its value is too
-// long to be repeated.
-static void echo_add(struct bytes *out, const json_t *body, const char *name, const char *otherwise)
-{
-    const json_t *value = json_object_get(body, name);
-    char *text = value && !json_is_null(value) ? json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
-    JSON_ADD(out, ",\"");
-    json_add(out, name);
-    JSON_ADD(out, "\":");
-    json_add(out, text && strlen(text) <= RESPONSES_REPEATED_JSON_MAX ? text : otherwise);
-    free(text);
-}
-
-char *responses_echo(const json_t *body)
-{
-    struct bytes out = {0};
-    echo_add(&out, body, "instructions", "null");
-    echo_add(&out, body, "max_output_tokens", "null");
-    echo_add(&out, body, "metadata", "{}");
-    echo_add(&out, body, "parallel_tool_calls", "true");
-    echo_add(&out, body, "temperature", "1.0");
-    echo_add(&out, body, "tools", "[]");
-    echo_add(&out, body, "tool_choice", "\"auto\"");
-    echo_add(&out, body, "top_p", "1.0");
-    echo_add(&out, body, "top_logprobs", "0");
-    echo_add(&out, body, "text", "{\"format\":{\"type\":\"text\"},\"verbosity\":\"medium\"}");
-    echo_add(&out, body, "user", "null");
-    echo_add(&out, body, "safety_identifier", "null");
-    echo_add(&out, body, "prompt_cache_key", "null");
-    bytes_add(&out, "", 1);
-    return out.data;
-}
-
 static void head_add(struct bytes *out, const struct responses_answer *a)
 {
     JSON_ADD(out, "{\"id\":");
@@ -113,15 +73,14 @@ static void head_add(struct bytes *out, const struct responses_answer *a)
     JSON_ADD(out, ",\"model\":");
     json_add_string(out, a->model);
     json_add(out, a->echo);
-    JSON_ADD(out, ",\"background\":false,\"max_tool_calls\":null,\"previous_response_id\":null,"
-                  "\"reasoning\":{\"effort\":null,\"summary\":null},\"service_tier\":\"default\",\"store\":false,"
-                  "\"truncation\":\"disabled\"");
+    JSON_ADD(out, ",\"background\":false,\"previous_response_id\":null,\"service_tier\":\"default\","
+                  "\"store\":false,\"truncation\":\"disabled\"");
 }
 
 static void item_id_add(struct bytes *out, const struct responses_answer *a, int index)
 {
     char id[64];
-    snprintf(id, sizeof id, "%s%s-%d", forms[a->items[index].kind].prefix, strrchr(a->id, '-'), index);
+    snprintf(id, sizeof id, "%s%s-%d", form_of(&a->items[index])->prefix, strrchr(a->id, '-'), index);
     json_add_string(out, id);
 }
 
@@ -141,7 +100,7 @@ static void text_add(struct bytes *out, const struct bytes *text)
 static void part_add(struct bytes *out, const struct responses_item *item)
 {
     JSON_ADD(out, "{\"type\":");
-    json_add_string(out, forms[item->kind].part);
+    json_add_string(out, form_of(item)->part);
     JSON_ADD(out, ",\"text\":");
     text_add(out, &item->text);
     if (item->kind == OUTPUT_CONTENT) {
@@ -163,9 +122,15 @@ static void call_add(struct bytes *out, const struct responses_item *item)
 {
     JSON_ADD(out, ",\"call_id\":");
     json_add_string(out, item->call_id);
+    if (item->space) {
+        JSON_ADD(out, ",\"namespace\":");
+        json_add_string(out, item->space);
+    }
     JSON_ADD(out, ",\"name\":");
     text_add(out, &item->name);
-    JSON_ADD(out, ",\"arguments\":");
+    JSON_ADD(out, ",\"");
+    json_add(out, form_of(item)->member);
+    JSON_ADD(out, "\":");
     text_add(out, &item->text);
 }
 
@@ -174,7 +139,7 @@ static void item_add(struct bytes *out, const struct responses_answer *a, int in
 {
     const struct responses_item *item = &a->items[index];
     JSON_ADD(out, "{\"type\":");
-    json_add_string(out, forms[item->kind].type);
+    json_add_string(out, form_of(item)->type);
     JSON_ADD(out, ",\"id\":");
     item_id_add(out, a, index);
     JSON_ADD(out, ",\"status\":");
@@ -200,12 +165,14 @@ static void usage_add(struct bytes *out, const struct request_usage *usage)
     JSON_ADD(out, "}");
 }
 
-// Adds the response object while the response is generated.
-static void running_object_add(struct bytes *out, const struct responses_answer *a)
+// Adds the response object while the response is generated, with the usage so far.
+static void running_object_add(struct bytes *out, const struct responses_answer *a, const struct request_usage *usage)
 {
     head_add(out, a);
-    JSON_ADD(out, ",\"status\":\"in_progress\",\"error\":null,\"incomplete_details\":null,\"output\":[],"
-                  "\"usage\":null}");
+    JSON_ADD(out, ",\"status\":\"in_progress\",\"completed_at\":null,\"error\":null,\"incomplete_details\":null,"
+                  "\"output\":[],\"usage\":");
+    usage_add(out, usage);
+    JSON_ADD(out, "}");
 }
 
 static const char *response_status_name(enum finish_reason reason)
@@ -219,17 +186,32 @@ static const char *response_status_name(enum finish_reason reason)
     return "failed";
 }
 
-// Returns the status of the last item. Earlier items are complete.
-static const char *last_item_status(enum finish_reason reason)
+// Returns the status of the last item. Earlier items are complete. A message is complete if a call followed it.
+static const char *last_item_status(const struct responses_answer *a, const struct responses_end *end)
 {
-    return reason == FINISH_REASON_STOP ? "completed" : "incomplete";
+    bool limited = end->reason == FINISH_REASON_LENGTH, is_call = a->items[a->n - 1].kind == OUTPUT_CALL;
+    bool complete = end->cut == OUTPUT_CUT_NAME || (is_call && end->cut == OUTPUT_CUT_NONE);
+    if (end->cut == OUTPUT_CUT_NONE && !is_call) complete = !limited;
+    return complete && (limited || end->reason == FINISH_REASON_STOP) ? "completed" : "incomplete";
 }
 
-void responses_add_object(struct bytes *out, const struct responses_answer *a, const struct responses_end *end)
+static void completed_add(struct bytes *out, const struct responses_end *end)
+{
+    JSON_ADD(out, ",\"completed_at\":");
+    if (end->reason == FINISH_REASON_STOP) {
+        json_add_integer(out, end->completed_s);
+    } else {
+        JSON_ADD(out, "null");
+    }
+}
+
+// Adds the response object of a complete answer.
+static void object_add(struct bytes *out, const struct responses_answer *a, const struct responses_end *end)
 {
     head_add(out, a);
     JSON_ADD(out, ",\"status\":");
     json_add_string(out, response_status_name(end->reason));
+    completed_add(out, end);
     JSON_ADD(out, ",\"error\":");
     if (end->reason == FINISH_REASON_ERROR) {
         JSON_ADD(out, "{\"code\":\"server_error\",\"message\":");
@@ -243,7 +225,7 @@ void responses_add_object(struct bytes *out, const struct responses_answer *a, c
     JSON_ADD(out, ",\"output\":[");
     for (int i = 0; i < a->n; i++) {
         if (i) JSON_ADD(out, ",");
-        item_add(out, a, i, i < a->n - 1 ? "completed" : last_item_status(end->reason), true);
+        item_add(out, a, i, i < a->n - 1 ? "completed" : last_item_status(a, end), true);
     }
     JSON_ADD(out, "],\"usage\":");
     usage_add(out, end->usage);
@@ -259,11 +241,12 @@ static void event_begin(struct bytes *out, struct responses_answer *a, const cha
     json_add_integer(out, a->n_events++);
 }
 
-static void running_event_add(struct bytes *out, struct responses_answer *a, const char *name)
+static void running_event_add(struct bytes *out, struct responses_answer *a, const char *name,
+                              const struct request_usage *usage)
 {
     event_begin(out, a, name);
     JSON_ADD(out, ",\"response\":");
-    running_object_add(out, a);
+    running_object_add(out, a, usage);
     json_event_end(out);
 }
 
@@ -276,6 +259,7 @@ static void output_index_add(struct bytes *out, const struct responses_answer *a
 static void item_event_add(struct bytes *out, struct responses_answer *a, const char *name, const char *status,
                            bool begun)
 {
+    if (!out) return;
     event_begin(out, a, name);
     output_index_add(out, a);
     JSON_ADD(out, ",\"item\":");
@@ -290,13 +274,13 @@ static void inner_event_begin(struct bytes *out, struct responses_answer *a, con
     JSON_ADD(out, ",\"item_id\":");
     item_id_add(out, a, a->n - 1);
     output_index_add(out, a);
-    if (forms[a->items[a->n - 1].kind].part) JSON_ADD(out, ",\"content_index\":0");
+    if (form_of(&a->items[a->n - 1])->part) JSON_ADD(out, ",\"content_index\":0");
 }
 
 static void part_event_add(struct bytes *out, struct responses_answer *a, const char *name)
 {
     const struct responses_item *item = &a->items[a->n - 1];
-    if (!forms[item->kind].part) return;
+    if (!out || !form_of(item)->part) return;
     inner_event_begin(out, a, name);
     JSON_ADD(out, ",\"part\":");
     part_add(out, item);
@@ -307,6 +291,7 @@ static void text_event_add(struct bytes *out, struct responses_answer *a, const 
                            const struct bytes *text, const struct bytes *logprobs)
 {
     const struct responses_item *item = &a->items[a->n - 1];
+    if (!out) return;
     inner_event_begin(out, a, name);
     JSON_ADD(out, ",\"");
     json_add(out, member);
@@ -316,38 +301,31 @@ static void text_event_add(struct bytes *out, struct responses_answer *a, const 
     json_event_end(out);
 }
 
-static void last_item_end(struct bytes *out, struct responses_answer *a, const char *status)
+// Adds the event with the whole text of the last item. That of a function also has its name.
+static void done_event_add(struct bytes *out, struct responses_answer *a)
 {
-    if (!a->open) return;
     const struct responses_item *item = &a->items[a->n - 1];
-    text_event_add(out, a, forms[item->kind].done, forms[item->kind].member, &item->text, &item->logprobs);
-    part_event_add(out, a, "response.content_part.done");
-    item_event_add(out, a, "response.output_item.done", status, true);
-    a->open = false;
-}
-
-// Begins an item. `call` and `name` [n] are used if the item is a call.
-static void item_begin(struct bytes *out, struct responses_answer *a, enum output_kind kind,
-                       const struct chat_call *call, const char *name, size_t n)
-{
-    last_item_end(out, a, "completed");
-    struct responses_item *item = item_append(a, kind);
-    if (call) {
-        bytes_add(&item->name, name, n);
-        memcpy(item->call_id, call->id, sizeof item->call_id);
+    if (!out) return;
+    inner_event_begin(out, a, form_of(item)->done);
+    if (item->kind == OUTPUT_CALL && !item->custom) {
+        JSON_ADD(out, ",\"name\":");
+        text_add(out, &item->name);
     }
-    a->open = true;
-    item_event_add(out, a, "response.output_item.added", "in_progress", false);
-    part_event_add(out, a, "response.content_part.added");
+    JSON_ADD(out, ",\"");
+    json_add(out, form_of(item)->member);
+    JSON_ADD(out, "\":");
+    text_add(out, &item->text);
+    if (item->kind == OUTPUT_CONTENT) logprobs_add(out, &item->logprobs);
+    json_event_end(out);
 }
 
-// Keeps log-probabilities of the last item for the final events. If the answer has too many, drops all kept ones.
-static void logprobs_keep(struct responses_answer *a, const struct bytes *logprobs)
+// Keeps log-probabilities of the last item for its end. If a stream has too many, drops all kept ones.
+static void logprobs_keep(struct responses_answer *a, const struct bytes *logprobs, bool stream)
 {
     enum { KEPT_BYTES_MAX = 1 << 20 };
     struct bytes *kept = &a->items[a->n - 1].logprobs;
     a->logprobs_bytes += logprobs->n;
-    if (a->logprobs_bytes <= KEPT_BYTES_MAX) {
+    if (a->logprobs_bytes <= KEPT_BYTES_MAX || !stream) {
         if (kept->n && logprobs->n) JSON_ADD(kept, ",");
         bytes_copy(kept, logprobs);
         return;
@@ -358,20 +336,80 @@ static void logprobs_keep(struct responses_answer *a, const struct bytes *logpro
     }
 }
 
-static void delta_add(struct bytes *out, struct responses_answer *a, const char *text, size_t n,
+static void text_keep(struct bytes *out, struct responses_answer *a, const struct bytes *piece,
                       const struct bytes *logprobs)
 {
     struct responses_item *item = &a->items[a->n - 1];
-    const struct bytes piece = {(char *)text, n, n};
-    logprobs_keep(a, logprobs);
-    bytes_copy(&item->text, &piece);
-    text_event_add(out, a, forms[item->kind].delta, "delta", &piece, logprobs);
+    logprobs_keep(a, logprobs, out);
+    bytes_copy(&item->text, piece);
+    text_event_add(out, a, form_of(item)->delta, "delta", piece, logprobs);
 }
 
-void responses_add_begin(struct bytes *out, struct responses_answer *a)
+static void delta_add(struct bytes *out, struct responses_answer *a, const char *text, size_t n,
+                      const struct bytes *logprobs)
 {
-    running_event_add(out, a, "response.created");
-    running_event_add(out, a, "response.in_progress");
+    const struct bytes piece = {(char *)text, n, n};
+    struct bytes decoded = {0};
+    if (!a->items[a->n - 1].custom) {
+        text_keep(out, a, &piece, logprobs);
+        return;
+    }
+    custom_input_push(&a->input, text, n, &decoded);
+    if (decoded.n) text_keep(out, a, &decoded, logprobs);
+    bytes_free(&decoded);
+}
+
+// Adds the rest of the input of a custom tool, which is not empty only if the call was cut.
+static void input_end(struct bytes *out, struct responses_answer *a)
+{
+    static const struct bytes none;
+    struct bytes rest = {0};
+    if (!a->items[a->n - 1].custom) return;
+    custom_input_finish(&a->input, &rest);
+    if (rest.n) text_keep(out, a, &rest, &none);
+    bytes_free(&rest);
+}
+
+static void last_item_end(struct bytes *out, struct responses_answer *a, const char *status)
+{
+    if (!a->open) return;
+    input_end(out, a);
+    done_event_add(out, a);
+    part_event_add(out, a, "response.content_part.done");
+    item_event_add(out, a, "response.output_item.done", status, true);
+    a->open = false;
+}
+
+// Sets the name of the tool that the model calls by the name `offered` [n].
+static void tool_set(const struct responses_answer *a, struct responses_item *item, const char *offered, size_t n)
+{
+    const json_t *tool = json_object_getn(a->tools, offered, n);
+    const char *name = json_string_value(json_object_get(tool, "name"));
+    item->custom = json_is_true(json_object_get(tool, "custom"));
+    item->space = json_string_value(json_object_get(tool, "namespace"));
+    bytes_add(&item->name, name ? name : offered, name ? strlen(name) : n);
+}
+
+// Begins an item. `call` and `name` [n] are used if the item is a call.
+static void item_begin(struct bytes *out, struct responses_answer *a, enum output_kind kind,
+                       const struct chat_call *call, const char *name, size_t n)
+{
+    last_item_end(out, a, "completed");
+    struct responses_item *item = item_append(a, kind);
+    if (call) {
+        tool_set(a, item, name, n);
+        memcpy(item->call_id, call->id, sizeof item->call_id);
+        a->input = (struct custom_input){0};
+    }
+    a->open = true;
+    item_event_add(out, a, "response.output_item.added", "in_progress", false);
+    part_event_add(out, a, "response.content_part.added");
+}
+
+void responses_add_begin(struct bytes *out, struct responses_answer *a, const struct request_usage *usage)
+{
+    running_event_add(out, a, "response.created", usage);
+    running_event_add(out, a, "response.in_progress", usage);
 }
 
 static void item_continue(struct bytes *out, struct responses_answer *a, enum output_kind kind)
@@ -406,12 +444,50 @@ static const char *last_event_name(enum finish_reason reason)
     }
 }
 
-void responses_add_end(struct bytes *out, struct responses_answer *a, const struct responses_end *end)
+static void items_end(struct bytes *out, struct responses_answer *a, const struct responses_end *end)
 {
     if (!a->n && end->reason != FINISH_REASON_ERROR) item_continue(out, a, OUTPUT_CONTENT);
-    last_item_end(out, a, last_item_status(end->reason));
+    if (a->n) last_item_end(out, a, last_item_status(a, end));
+}
+
+void responses_add_end(struct bytes *out, struct responses_answer *a, const struct responses_end *end)
+{
+    items_end(out, a, end);
     event_begin(out, a, last_event_name(end->reason));
     JSON_ADD(out, ",\"response\":");
-    responses_add_object(out, a, end);
+    object_add(out, a, end);
     json_event_end(out);
+}
+
+// Adds a message with the text and the log-probabilities from one position to another, if it has any text.
+static void message_set(struct responses_answer *a, const struct bytes *text, size_t from, size_t to,
+                        const struct bytes *logprobs, size_t logprobs_from, size_t logprobs_to)
+{
+    if (from == to) return;
+    if (logprobs_from && logprobs_from < logprobs_to) logprobs_from++; // the comma
+    const size_t n = logprobs_from < logprobs_to ? logprobs_to - logprobs_from : 0;
+    const struct bytes list = {n ? logprobs->data + logprobs_from : NULL, n, n};
+    responses_add_text(NULL, a, text->data + from, to - from, &list);
+}
+
+void responses_set_items(struct responses_answer *a, const struct bytes *text, const struct bytes *logprobs,
+                         const struct chat_answer *chat)
+{
+    size_t text_at = 0, logprobs_at = 0;
+    if (chat) responses_add_part(NULL, a, OUTPUT_REASONING, NULL, chat->reasoning.data, chat->reasoning.n);
+    for (int i = 0; chat && i < chat->n_calls; i++) {
+        const struct chat_call *call = &chat->calls[i];
+        message_set(a, text, text_at, call->text_at, logprobs, logprobs_at, call->logprobs_at);
+        text_at = call->text_at;
+        logprobs_at = call->logprobs_at;
+        responses_add_part(NULL, a, OUTPUT_CALL, call, call->name.data, call->name.n);
+        responses_add_part(NULL, a, OUTPUT_ARGUMENTS, call, call->arguments.data, call->arguments.n);
+    }
+    message_set(a, text, text_at, text->n, logprobs, logprobs_at, logprobs->n);
+}
+
+void responses_add_whole(struct bytes *out, struct responses_answer *a, const struct responses_end *end)
+{
+    items_end(NULL, a, end);
+    object_add(out, a, end);
 }

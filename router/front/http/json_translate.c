@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "lib/base/status.h"
+#include "router/front/http/json_images.h"
 
 static bool listed(const char *const *names, const char *name)
 {
@@ -31,7 +32,8 @@ static enum status block_add(json_t *parts, const json_t *block, const char *con
     json_t *text = json_object_get(block, "text");
     if (!type) return status_fail(STATUS_INVALID, "%s[%zu]: must be an object with a type", where, index);
     if (!listed(types, type)) {
-        return status_fail(STATUS_UNSUPPORTED, "%s[%zu]: type %.64s is not supported: send text", where, index, type);
+        return status_fail(STATUS_UNSUPPORTED, "%s[%zu]: type %.64s is not supported: send text%s", where, index, type,
+                           json_image_remedy(type));
     }
     if (!json_is_string(text)) return status_fail(STATUS_INVALID, "%s[%zu].text: must be a string", where, index);
     json_array_append_new(parts, json_pack("{s:s,s:O}", "type", "text", "text", text));
@@ -59,16 +61,34 @@ enum status json_turn_add(json_t *messages, const char *role, const json_t *cont
     return blocks_add(parts, content, block_types, where);
 }
 
+json_t *json_turn_parts(json_t *message)
+{
+    json_t *content = json_object_get(message, "content");
+    if (json_is_array(content)) return content;
+    json_t *parts = json_array();
+    if (json_is_string(content)) json_array_append_new(parts, json_pack("{s:s,s:O}", "type", "text", "text", content));
+    json_object_set_new(message, "content", parts);
+    return parts;
+}
+
 void json_set_response_format(json_t *chat, const json_t *format)
 {
     if (!format || json_is_null(format)) return;
-    json_t *type = json_object_get(format, "type"), *schema = json_object_get(format, "schema");
+    json_t *type = json_object_get(format, "type"), *schema = json_object_get(format, "schema"),
+           *strict = json_object_get(format, "strict");
     if (type && schema) {
-        json_object_set_new(chat, "response_format",
-                            json_pack("{s:O, s:{s:O}}", "type", type, "json_schema", "schema", schema));
+        json_object_set_new(
+            chat, "response_format",
+            json_pack("{s:O, s:{s:O, s:O*}}", "type", type, "json_schema", "schema", schema, "strict", strict));
     } else {
         json_object_set(chat, "response_format", (json_t *)format);
     }
+}
+
+bool json_tool_name_valid(const char *name)
+{
+    static const char characters[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+    return name && *name && strlen(name) <= TOOL_NAME_BYTES_MAX && !name[strspn(name, characters)];
 }
 
 void json_event_begin(struct bytes *out, const char *name)

@@ -74,11 +74,17 @@ static void answer_server(struct rpc_call *call, const void *m)
 
 // --- models
 
+// Returns NOT_FOUND or INVALID unless the model is served in this version.
+static enum status model_find(struct rpc_call *call, const char *name, const char *version)
+{
+    TRY(intake_check_model(rpc_call_context(call), name));
+    return kserve_check_version(name, version);
+}
+
 // Checks the name and the version of a model. On failure, ends the call and returns false.
 static bool model_check(struct rpc_call *call, const char *name, const char *version)
 {
-    enum status status = intake_check_model(rpc_call_context(call), name);
-    if (status == STATUS_OK) status = kserve_check_version(name, version);
+    enum status status = model_find(call, name, version);
     if (status != STATUS_OK) reply_refuse(call, status);
     return status == STATUS_OK;
 }
@@ -92,9 +98,13 @@ static char *model_name(const struct rpc_call *call, const char *name)
 static void answer_model_ready(struct rpc_call *call, const void *message)
 {
     const Inference__ModelReadyRequest *m = message;
-    if (!model_check(call, m->name, m->version)) return;
+    enum status status = model_find(call, m->name, m->version);
+    if (status != STATUS_OK && status != STATUS_NOT_FOUND) {
+        reply_refuse(call, status);
+        return;
+    }
     Inference__ModelReadyResponse response = INFERENCE__MODEL_READY_RESPONSE__INIT;
-    response.ready = serving(call);
+    response.ready = status == STATUS_OK && serving(call); // a model that is not served is not ready, as in Triton
     reply_unary(call, &response.base);
 }
 

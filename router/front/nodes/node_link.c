@@ -303,6 +303,7 @@ static void sequence_result_read(const Forepack__Cluster__V1__SequenceResult *fr
         .reason = from->finish == FOREPACK__CLUSTER__V1__FINISH__FINISH_STOP     ? FINISH_REASON_STOP
                   : from->finish == FOREPACK__CLUSTER__V1__FINISH__FINISH_LENGTH ? FINISH_REASON_LENGTH
                                                                                  : FINISH_REASON_ERROR,
+        .grammar_failed = from->finish == FOREPACK__CLUSTER__V1__FINISH__FINISH_GRAMMAR,
         .error = node_error_text(from->error),
         .cached_tokens = intake_int(from->cached_tokens),
         .draft_tokens = intake_int(from->draft_tokens),

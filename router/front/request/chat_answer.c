@@ -48,15 +48,27 @@ static bool prompt_ends_with(const struct tokenizer *tokenizer, const int32_t *p
 }
 
 struct chat_answer *chat_answer_create(const struct chat_syntax *syntax, const struct tokenizer *tokenizer,
-                                       const int32_t *prompt, int n, bool tools, bool single)
+                                       const int32_t *prompt, int n, const json_t *tools, bool single)
 {
     struct output_syntax output = syntax->output;
     if (!tools) output.calls = OUTPUT_CALLS_NONE;
     bool reasoning = output.reasoning_begin && prompt_ends_with(tokenizer, prompt, n, output.reasoning_begin);
     struct chat_answer *answer = mem_alloc(sizeof *answer);
-    answer->parser = output_parser_create(&output, reasoning);
+    answer->parser = output_parser_create(&output, reasoning, tools);
     answer->single = single;
     return answer;
+}
+
+json_t *chat_tool_names(const json_t *tools)
+{
+    json_t *names = tools ? json_object() : NULL, *tool;
+    size_t i;
+    json_array_foreach((json_t *)tools, i, tool)
+    {
+        const char *name = json_string_value(json_object_get(json_object_get(tool, "function"), "name"));
+        json_object_set_new(names, name, json_true());
+    }
+    return names;
 }
 
 void chat_answer_free(struct chat_answer *answer)
@@ -97,4 +109,14 @@ struct chat_call *chat_answer_add_call(struct chat_answer *answer)
 struct chat_call *chat_answer_last_call(struct chat_answer *answer)
 {
     return answer->dropped ? NULL : &answer->calls[answer->n_calls - 1];
+}
+
+enum output_cut chat_answer_cut(const struct chat_answer *answer)
+{
+    return answer->dropped ? OUTPUT_CUT_NONE : output_parser_cut(answer->parser);
+}
+
+bool chat_answer_calls(const struct chat_answer *answer)
+{
+    return answer->n_calls && chat_answer_cut(answer) == OUTPUT_CUT_NONE;
 }

@@ -24,13 +24,16 @@ enum { CHAT_CALL_ID_ROOM = 10 }; // nine letters and digits, as Mistral's templa
 
 struct chat_call {
     char id[CHAT_CALL_ID_ROOM];
+    // Whole answers only: name and arguments, and the position of the call in the content, which is how many bytes the
+    // answer's content and its list of log-probabilities had when the call began.
     struct bytes name, arguments;
+    size_t text_at, logprobs_at;
 };
 
 struct chat_answer {
     struct output_parser *parser;
     struct bytes reasoning;  // whole answers only
-    struct chat_call *calls; // [n_calls] owned; names and arguments are set in whole answers only
+    struct chat_call *calls; // [n_calls] owned
     int n_calls, capacity;
     size_t collected;             // bytes of `reasoning` and `calls`
     bool single;                  // calls after the first one are dropped
@@ -39,13 +42,20 @@ struct chat_answer {
 };
 
 // Creates the state that splits the answer to a prompt [n]. If the prompt ends with a marker that begins the reasoning,
-// the answer starts inside the reasoning; n = 0 prevents that. If `tools` is true, looks for calls. If `single` is
-// true, drops all calls after the first.
+// the answer starts inside the reasoning; n = 0 prevents that. Looks for calls if `tools` is not NULL: the result of
+// chat_tool_names(), to which the answer keeps a reference. If `single` is true, drops all calls after the first.
 struct chat_answer *chat_answer_create(const struct chat_syntax *syntax, const struct tokenizer *tokenizer,
-                                       const int32_t *prompt, int n, bool tools, bool single);
+                                       const int32_t *prompt, int n, const json_t *tools, bool single);
 void chat_answer_free(struct chat_answer *answer); // NULL is allowed
+
+// Returns an object whose keys are the names of the tools: OpenAI's list of functions, checked. NULL: there are none.
+json_t *chat_tool_names(const json_t *tools);
 
 // Begins a call with an id that is unique in the router. Returns NULL if the call is dropped.
 struct chat_call *chat_answer_add_call(struct chat_answer *answer);
 // Returns the call that the next arguments belong to, or NULL if this call was dropped.
 struct chat_call *chat_answer_last_call(struct chat_answer *answer);
+// Returns where the answer has ended. A call that was dropped does not count.
+enum output_cut chat_answer_cut(const struct chat_answer *answer);
+// Returns true if the answer has calls and did not end inside one.
+bool chat_answer_calls(const struct chat_answer *answer);

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/front/request/intake.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -54,19 +53,10 @@ enum status intake_check_model(const struct front *front, const char *name)
 
 // --- prompts
 
-static enum status prompt_too_long(const struct front *front, const char *amount)
+static enum status prompt_too_long(const struct front *front, enum context_words words, int n_tokens, bool counted)
 {
     const struct model_config *c = &front->config;
-    return status_fail(STATUS_OUT_OF_RANGE, "the prompt has %s, the context holds %d tokens%s: shorten it", amount,
-                       c->max_context, model_config_context_note(c));
-}
-
-static enum status prompt_check_length(const struct front *front, size_t n_tokens)
-{
-    char amount[32];
-    if (n_tokens <= (size_t)front->config.max_context) return STATUS_OK;
-    snprintf(amount, sizeof amount, "%zu tokens", n_tokens);
-    return prompt_too_long(front, amount);
+    return context_refuse(words, n_tokens, counted, c->max_context, model_config_context_note(c));
 }
 
 size_t intake_message_limit(const struct front *front, int max_ids)
@@ -79,10 +69,12 @@ size_t intake_message_limit(const struct front *front, int max_ids)
 
 enum status intake_refuse_size(const struct front *front, size_t message_bytes)
 {
-    char amount[96];
-    snprintf(amount, sizeof amount, "over %d tokens (its message has %zu bytes)", front->config.max_context,
-             message_bytes);
-    return prompt_too_long(front, amount);
+    const struct model_config *c = &front->config;
+    return status_fail(
+        STATUS_OUT_OF_RANGE,
+        "This model's maximum context length is %d tokens%s. However, the message has %zu bytes, more than "
+        "any prompt of this length: shorten it",
+        c->max_context, model_config_context_note(c), message_bytes);
 }
 
 enum status intake_encode(const struct front *front, const char *text, size_t size_bytes, unsigned flags, int max_ids,
@@ -116,7 +108,8 @@ static enum status prompt_from_ids(const struct front *front, const struct intak
 {
     const uint32_t *ids = prompt->ids;
     size_t n = prompt->n_ids;
-    TRY(prompt_check_length(front, n));
+    if (n > (size_t)front->config.max_context)
+        return prompt_too_long(front, prompt->words, n > INT_MAX ? INT_MAX : (int)n, n <= INT_MAX);
     for (size_t i = 0; i < n; i++) {
         if (ids[i] >= (uint32_t)front->config.vocab_size) {
             return status_fail(STATUS_INVALID, "%s: %u at index %zu is outside the vocabulary of %d tokens",
@@ -145,25 +138,43 @@ void intake_tokens_fini(struct intake_tokens *tokens)
     prompt_turns_free(tokens->turns, tokens->n_turns);
 }
 
+// Refuses a prompt over the context. The error message names the number of tokens, which clients use to shorten the
+// conversation. Tokens beyond four contexts are not counted, to bound the work.
+static enum status refuse_long_prompt(const struct front *front, const struct intake_prompt *prompt)
+{
+    enum { COUNTED_CONTEXTS = 4 };
+    int context = front->config.max_context,
+        most = context < INT_MAX / COUNTED_CONTEXTS ? context * COUNTED_CONTEXTS : INT_MAX;
+    struct chat_conversation conversation = {0};
+    struct intake_prompt counted = *prompt;
+    struct intake_tokens tokens = {0};
+    counted.max_ids = most;
+    if (prompt->conversation) {
+        conversation = *prompt->conversation;
+        conversation.wants_turns = false;
+        counted.conversation = &conversation;
+    }
+    enum status status = prompt_read(front, &counted, &tokens);
+    intake_tokens_fini(&tokens);
+    return prompt_too_long(front, prompt->words, status == STATUS_OK ? tokens.n_tokens : most, status == STATUS_OK);
+}
+
 enum status intake_tokenise(const struct front *front, const struct intake_prompt *prompt,
                             struct intake_tokens *tokens_p)
 {
-    int given = (prompt->text_bytes > 0) + (prompt->n_ids > 0) + (prompt->conversation != NULL);
+    int given = (prompt->text_bytes > 0 || prompt->text_given) + (prompt->n_ids > 0) + (prompt->conversation != NULL);
     if (given == 0) return status_fail(STATUS_INVALID, "the prompt is empty: give one of text, token_ids, messages");
     if (given > 1) return status_fail(STATUS_INVALID, "give only one of text, token_ids, messages");
     struct intake_tokens tokens = {0};
     enum status status = prompt_read(front, prompt, &tokens);
     if (status == STATUS_OUT_OF_RANGE && prompt->max_ids)
         return status_fail(STATUS_OUT_OF_RANGE, "the prompt has over %d tokens: no more are counted", prompt->max_ids);
-    if (status == STATUS_OUT_OF_RANGE && !prompt->n_ids) {
-        char amount[32];
-        snprintf(amount, sizeof amount, "over %d tokens", front->config.max_context);
-        return prompt_too_long(front, amount);
-    }
+    if (status == STATUS_OUT_OF_RANGE && !prompt->n_ids) return refuse_long_prompt(front, prompt);
     TRY(status);
     if (tokens.n_tokens == 0) {
         intake_tokens_fini(&tokens);
-        return status_fail(STATUS_INVALID, "the prompt has no tokens: give at least one character");
+        return status_fail(STATUS_INVALID, "%s: has no tokens: give at least one character",
+                           prompt->text_given ? "prompt" : "the prompt");
     }
     *tokens_p = tokens;
     return STATUS_OK;

@@ -37,9 +37,11 @@ enum status intake_encode(const struct front *front, const char *text, size_t si
 struct intake_prompt {
     const char *text;
     size_t text_bytes;
+    bool text_given; // the prompt is the text, even if it is empty
     const uint32_t *ids;
     size_t n_ids;
     const char *ids_field;                        // name of the field of `ids`; NULL: token_ids
+    enum context_words words;                     // for the refusal of a prompt over the context
     const struct chat_conversation *conversation; // NULL: none
     int max_ids;                                  // limit of tokens, for text and chat turns; 0: the context
 };

@@ -1,0 +1,9 @@
+// SPDX-License-Identifier: Apache-2.0
+// Reads the tools of a body of /v1/chat/completions and the client's choice among them. All APIs with tools use this
+// form. Any thread.
+#pragma once
+
+#include "router/front/http/http_input.h"
+
+// Reads tools, tool_choice and parallel_tool_calls.
+enum status http_tools_read(const json_t *body, struct http_input *in);
