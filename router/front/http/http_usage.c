@@ -63,13 +63,13 @@ void http_usage_add(const struct http_generation *g, struct bytes *out)
                  g->predicted.whole_us / 1e3, g->predicted.pruned_us / 1e3);
         json_add(out, text);
     }
-    if (g->reduced_tokens) {
-        JSON_ADD(out, ",\"max_tokens\":");
-        json_add_integer(out, g->reduced_tokens);
-    }
     if (*g->prefill_limit) {
         json_add(out, ",\"prefill_limit\":");
         json_add_string(out, g->prefill_limit);
+    }
+    if (g->reduced_tokens) {
+        JSON_ADD(out, ",\"max_tokens\":");
+        json_add_integer(out, g->reduced_tokens);
     }
     json_add(out, "}");
 }
