@@ -262,6 +262,7 @@ START_TEST(an_answer_with_a_format_is_a_call_or_has_the_format)
                 json_t *object = json_loadb(text.data, text.n, 0, NULL);
                 const bool fits = json_is_boolean(json_object_get(object, "a"));
                 ck_assert_msg(fits != (counts[OUTPUT_CALL] > 0), "%.*s", (int)text.n, text.data);
+                ck_assert_ptr_null(memmem(text.data, text.n, "\n\n", 2)); // blanks are bounded
                 calls += !fits;
                 formatted += fits;
                 json_decref(object);

@@ -15,6 +15,7 @@
 #include "lib/base/version.h"
 #include "lib/grammar/limits.h"
 #include "lib/grammar/member_names.h"
+#include "lib/text/schema_blanks.h"
 #include "lib/text/unicode.h"
 
 struct grammar_library {
@@ -202,21 +203,6 @@ static enum status fail(enum status status, const struct grammar_matcher *matche
     return status_fail(status, "%s", error ? error : "llguidance gives no reason");
 }
 
-// Adds a rule for blanks if the schema does not state which blanks are allowed: one blank, or a new line with its
-// indentation. JSON allows any number of blanks between two tokens, and a model may never stop writing blanks. The rule
-// is inserted into the text, so that numbers stay as they are, and at its end: llguidance puts the last member into the
-// place of the rule, and the order of a schema's members decides the order of the answer's. The caller frees the text.
-static char *schema_with_bounded_blanks(const char *schema)
-{
-    static const char rule[] = "\"x-guidance\":{\"whitespace_pattern\":\"[ ]|\\n[ ]{0,32}\"}}";
-    // If it fails, llguidance reports the error.
-    json_t *root = json_loads(schema, JSON_DECODE_ANY | GRAMMAR_JSON_FLAGS, NULL);
-    bool add = json_is_object(root) && !json_object_get(root, "x-guidance"), is_empty = json_object_size(root) == 0;
-    json_decref(root);
-    if (!add) return mem_string(schema);
-    return mem_format("%.*s%s%s", (int)(strrchr(schema, '}') - schema), schema, is_empty ? "" : ",", rule);
-}
-
 // llguidance follows references between rules by recursion: a chain of some thousand rules overflows a stack of 8 MiB.
 // The system allocates each page of this stack at its first access.
 enum { COMPILE_STACK_BYTES = 512 << 20 };
@@ -270,7 +256,7 @@ static char *schema_prepare(const struct members *members, const char *schema)
     if (has_patterns) root = json_loads(schema, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
     bool changed = root && member_names_settle(root, member_is_possible, (void *)members);
     char *settled = changed ? json_dumps(root, JSON_COMPACT) : NULL;
-    char *text = schema_with_bounded_blanks(settled ? settled : schema);
+    char *text = schema_bound_blanks(settled ? settled : schema);
     free(settled);
     json_decref(root);
     return text;

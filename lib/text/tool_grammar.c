@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
+#include "lib/text/schema_blanks.h"
 #include "lib/text/schema_close.h"
 #include "lib/text/schema_parts.h"
 
@@ -125,9 +126,10 @@ static char *lark_calls(enum output_calls form, int32_t marker, bool single, con
 static char *lark_create(enum output_calls form, int32_t marker, const struct tool_choice *choice, const char *schema)
 {
     char *calls = lark_calls(form, marker, choice->single, schema);
-    char *lark = choice->format && form != OUTPUT_CALLS_LLAMA3
-                     ? mem_format("start: calls | text\ntext: %%json %s\n%s", choice->format, calls)
-                     : mem_format("start: calls\n%s", calls);
+    char *format = choice->format && form != OUTPUT_CALLS_LLAMA3 ? schema_bound_blanks(choice->format) : NULL;
+    char *lark = format ? mem_format("start: calls | text\ntext: %%json %s\n%s", format, calls)
+                        : mem_format("start: calls\n%s", calls);
+    free(format);
     free(calls);
     return lark;
 }
