@@ -14,7 +14,7 @@ void progress_draw(struct progress *p, long long done, long long total, bool las
 {
     int64_t now = clock_now_us();
     bool terminal = isatty(STDERR_FILENO);
-    if (!p->drawn_us && !terminal) p->drawn_us = now; // a short run prints only the last line
+    if (!p->drawn_us && !terminal) p->drawn_us = now; // the first call starts the period
     if (!last && now - p->drawn_us < (terminal ? TERMINAL_PERIOD_US : FILE_PERIOD_US)) return;
     p->drawn_us = now;
     char bar[BAR_WIDTH + 1], text[200];

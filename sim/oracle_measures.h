@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compares the numbers that metrics export with each other: ended, sent, computed and measured work.
+// Checks that the exported counters and histograms of the router agree with each other, such as the counts of finish
+// reasons with the number of requests that ended.
 #pragma once
 
 #include "router/core/core_state.h"

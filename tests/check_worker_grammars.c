@@ -247,8 +247,9 @@ START_TEST(a_dead_end_is_a_fault_of_the_grammar)
     ck_assert_int_eq(w->tokens[0], 1);
     ck_assert_int_eq(w->ends[0], 1);
     ck_assert_int_eq(w->finish, FOREPACK__CLUSTER__V1__FINISH__FINISH_GRAMMAR);
-    ck_assert_str_eq(w->error, "structured output: after 1 tokens the grammar has a dead end: it is not complete, but "
-                               "allows no next token");
+    ck_assert_str_eq(w->error,
+                     "structured output: after 1 tokens the grammar has a dead end: the answer is not complete, but "
+                     "no token may follow");
     close_world(w);
 }
 END_TEST

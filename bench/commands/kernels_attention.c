@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack bench kernels --attention: only the attention step of one layer, called as the model calls it. A prefill
 // case is one prompt, in passes of at most --max-num-batched-tokens rows after its cached KV entries. A decode case is
-// one row for each of several sequences. Embedding, RoPE and the append to the KV cache run before each timed step.
+// one row for each of several sequences. Embedding, RoPE and the append to the KV cache run before each pass and are
+// not timed. On a device several attention steps follow, each on the next layer.
 //
-// Cases with cached KV entries cycle through enough layers that K and V are read from memory, as in a model with many
-// layers. Cases with no cached entries need one layer: K and V were written just before, as in a model.
+// Cases with cached KV entries cycle through enough layers, but at most LAYERS_MAX, that K and V are read from memory,
+// as in a model with many layers. Cases with no cached entries need one layer: K and V were written just before, as in
+// a model.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,13 +23,13 @@
 enum {
     LAYERS_MAX = 256,
     TABLE_ROWS = 1024,      // different rows that serve as q, k and v
-    DEVICE_STEPS = 16,      // steps per wait for a device, so that they share the time of the wait
+    DEVICE_STEPS = 16,      // attention steps of a device before each wait, whose time they share
     BLOCKS_MAX = 100000000, // blocks of the KV cache
     TOKENS_MAX = 10000000   // tokens of a prompt, and cached tokens
 };
-static const double LAYERS_BYTES_MIN = 320e6; // least size of K and V of all layers, more than a cache holds
+static const double LAYERS_BYTES_MIN = 320e6; // K and V of all layers do not fit into a processor's cache
 
-// One row of the table.
+// A measured case, a row of the report.
 struct attention_case {
     const char *phase; // "attention_prefill", "attention_decode"
     int batch;         // sequences
@@ -86,8 +88,8 @@ static enum status attention_begin_pass(struct attention_bench *b, int first, in
     }
     enum status status = ops->begin(b->backend, batch_builder_finish(&b->builder));
     if (status == STATUS_OK) status = ops->embed(b->backend, b->qkv, b->table);
-    // rope_append() rotates q and k in place, so q and k are rotated again for each layer. A rotation keeps their
-    // lengths.
+    // rope_append() rotates q and k in place, so q and k are rotated once more for each layer. This is harmless: a
+    // rotation keeps their lengths, and so the size of scores.
     for (int i = 0; i < layers && status == STATUS_OK; i++)
         status = ops->rope_append(b->backend, (b->next_layer + i) % b->layers, b->qkv, NULL, NULL, 0);
     return status == STATUS_OK ? attention_wait(b) : status;
@@ -201,8 +203,8 @@ static enum status attention_case_open(struct attention_bench *b)
     if (n_blocks > BLOCKS_MAX)
         return status_fail(STATUS_INVALID, "%d sequences of %d KV entries: %lld KV blocks are too many, at most %d",
                            c->batch, entries, (long long)n_blocks, BLOCKS_MAX);
-    // attention_fill_cache() appends cached entries in passes of max_rows rows. So max_rows is at least the context, or
-    // the token budget if the context is longer.
+    // attention_fill_cache() appends a sequence's cached entries in passes of at most max_rows rows. max_rows is at
+    // least the context or the token budget, whichever is smaller, so that few passes suffice.
     int rows = c->batch * b->chunk_rows, fill_rows = c->context < budget ? c->context : budget;
     int max_rows = rows > fill_rows ? rows : fill_rows;
     enum status status = attention_open_backend(b, max_rows, (int)n_blocks);
@@ -332,7 +334,7 @@ static enum status attention_parse_counts(struct attention_bench *b)
     if (status == STATUS_OK && strcmp(f->context, "0") != 0)
         status = bench_counts_parse("context", f->context, 1, TOKENS_MAX, &b->contexts);
     if (status == STATUS_OK && !b->prompts.n && !b->contexts.n)
-        status = status_fail(STATUS_INVALID, "nothing to run: give --prompt-tokens or --context");
+        status = status_fail(STATUS_INVALID, "--prompt-tokens and --context are both 0: there is nothing to measure");
     return status;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Load during a running stream: chat messages far over the context, or many long prompts together. Measures how soon
-// they are refused or answered, how much memory the router takes, and how long the stream waits for its tokens.
+// Measures a router under load while a stream runs. The load is either chat messages far over the context, which are
+// refused, or many prompts sent at once, which are answered. Reports the time until each is refused or answered, the
+// growth of the router's peak memory, and the gaps between the stream's messages.
 #pragma once
 
 #include <jansson.h>
@@ -8,7 +9,9 @@
 #include "bench/commands/router_process.h"
 
 struct router_large {
-    int64_t mb; // size in MiB of the messages that are too large, sent one by one; 0: prompts, all sent together
+    // Over 0: the load is `calls` messages of this many MiB, each sent after the one before was refused. 0: it is
+    // `calls` prompts, all sent at once.
+    int64_t mb;
     int calls;
     struct rpc_bytes (*prompt)(struct rpc_channel *channel); // for mb 0: makes a prompt's message; the caller frees it
     bool json;
@@ -23,6 +26,7 @@ enum status large_sender_start(const struct router_large *large, const struct ro
                                struct large_sender *sender); // call before rpc_init()
 void large_sender_stop(struct large_sender *sender);
 
-// Measures the load while the node gives a stream one token per interval (fake_node.h). Appends one row and prints it.
+// Starts the sender's load and measures it while the node gives the stream one token per interval (fake_node.h).
+// Appends one row, and prints it unless `json` is set.
 enum status router_large_measure(const struct router_large *large, const struct router_process *router,
                                  const struct large_sender *sender, json_t *rows);

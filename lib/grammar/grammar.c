@@ -67,7 +67,7 @@ static char *default_path(void)
 
 static enum status file_open(struct grammar_library *library, const char *path)
 {
-    // Lazy binding: most functions of libpython are never called.
+    // Lazy binding: the file refers to many functions of libpython. None has to be found before it is called.
     library->file = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
     if (library->file) return STATUS_OK;
     char reason[512];
@@ -203,8 +203,8 @@ static enum status fail(enum status status, const struct grammar_matcher *matche
     return status_fail(status, "%s", error ? error : "llguidance gives no reason");
 }
 
-// llguidance follows references between rules by recursion: a chain of some thousand rules overflows a stack of 8 MiB.
-// The system allocates each page of this stack at its first access.
+// llguidance follows references between rules by recursion: a chain of a few thousand rules overflows a stack of 8 MiB.
+// So grammars are compiled on a stack of this size. The system allocates a page only at its first access.
 enum { COMPILE_STACK_BYTES = 512 << 20 };
 
 struct compilation {
@@ -229,7 +229,8 @@ struct members {
     const struct llg_init *init;
 };
 
-// A member_possible_fn. The mask after the opening brace cannot be computed if no name can follow.
+// A member_possible_fn. The schema requires a member, so a name must follow the opening brace. If none is possible, the
+// mask there has no token and fails. Blanks are switched off, because a mask would allow them.
 static bool member_is_possible(void *arg, const json_t *schema)
 {
     const struct members *m = arg;
@@ -335,7 +336,7 @@ void grammar_matcher_problem(const struct grammar_matcher *matcher, char *out, s
     const char *error = matcher->library->llg.llg_matcher_get_error(matcher->llg);
     if (!error) error = "no reason given";
     if (strncmp(error, "NoExtension", strlen("NoExtension")) == 0) {
-        snprintf(out, out_bytes, "the grammar has a dead end: it is not complete, but allows no next token");
+        snprintf(out, out_bytes, "the grammar has a dead end: the answer is not complete, but no token may follow");
     } else {
         snprintf(out, out_bytes, "the grammar takes more work than allowed: simplify it (%.*s)",
                  (int)strcspn(error, ";\n"), error);

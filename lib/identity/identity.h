@@ -19,13 +19,14 @@ struct principal; // a key and the use of its limits; reference-counted, so it c
 enum status identity_open(const char *path, struct identity **identity_p);
 void identity_close(struct identity *identity); // principals may live on; NULL is allowed
 
-// Reads the file now if it has changed. NULL is allowed.
+// Reads the file now if it has changed. Returns at once if another thread does so. NULL is allowed.
 void identity_reload(struct identity *identity);
 
 // Find the principal of a key, with a reference for the caller. identity_authenticate() takes the value of an
 // authorization header, "Bearer KEY", and identity_authenticate_key() takes KEY. NULL means that the client sent no
-// key. Return UNAUTHENTICATED for a missing or wrong key. They check the file for changes at most once a second, and
-// read a changed file first. A file with an error is logged once, and the old keys stay in use.
+// key. Return UNAUTHENTICATED for a missing or wrong key. At most once a second, one call checks the
+// file and reads a changed file before it looks up its key; calls at the same time use the old keys. A file with an
+// error is logged once, and the old keys stay in use.
 enum status identity_authenticate(struct identity *identity, const char *authorization, struct principal **principal_p);
 enum status identity_authenticate_key(struct identity *identity, const char *key, struct principal **principal_p);
 
@@ -50,12 +51,12 @@ enum status identity_admit(struct principal *p, int64_t *retry_us_p);
 // Admits a call that runs no model, such as tokenising. The call counts as a request, but identity_end() is not called
 // for it.
 enum status identity_admit_call(struct principal *p, int64_t *retry_us_p);
-// Charges all requests of a message once it has been read. Before, the message was admitted as one request. See
-// limits_reserve(). Returns KEY_LIMIT or DENIED.
+// Call it after reading a message that identity_admit() admitted as one request: admits its other requests, charges the
+// tokens of all prompts and reserves those of all answers. See limits_reserve(). Returns KEY_LIMIT or DENIED.
 enum status identity_reserve(struct principal *p, const struct limits_need *need, int64_t *retry_us_p);
 // Ends an admitted request. Call it once for each. See limits_end().
 void identity_end(struct principal *p, double reserved, double tokens);
 
-// Returns the salt of a tenant's prefix caches, the same in every process. Never 0, which means no salt. The salt is
-// not secret: the names of tenants are in the key file.
+// Returns the salt of a tenant's prefix caches, the same in every process. Never 0, because a salt of 0 means
+// no salt. It is not secret: whoever knows a tenant's name can compute it.
 uint64_t identity_prefix_salt(const char *tenant);

@@ -253,7 +253,7 @@ refused "--prompt-tokens: a sequence has 600 KV entries, but the model's context
 refused "nothing to run" engine --shape "$shape" --prompt-tokens 0 --decode-tokens 0
 refused "--cached-tokens 'x': must be whole numbers from 0" kernels --attention --shape "$shape" --cached-tokens x
 refused "--kv-cache-dtype int8: with --dtype f32 K and V are f32" kernels --attention --shape "$shape" --dtype f32 --kv-cache-dtype int8
-refused "nothing to run" kernels --attention --shape "$shape" --prompt-tokens 0 --context 0
+refused "nothing to measure" kernels --attention --shape "$shape" --prompt-tokens 0 --context 0
 refused "no-such.json" engine --shape "$work/no-such.json"
 refused "unknown measurement 'nonsense': must be one of engine" nonsense
 refused "exactly one of --prompts F, --trace F and --prompt-tokens N" serve --qps 1

@@ -4,8 +4,8 @@
 Usage: bfcl.py CHECKOUT TEMPLATES BIN
 
 A template renders a conversation that ends with the calls. The text after the generation prompt is what a model would
-have written. Its calls must be those of the suite, and no text may be left. Forms that show several calls otherwise
-than a model writes them (Llama 3.1 refuses them) get one call each.
+have written. Its calls must be those of the suite, and no text may be left. The templates of Llama 3.1
+and 3.2 refuse a turn with several calls, so each call is a case of its own for them.
 """
 import json
 import os
@@ -30,7 +30,7 @@ def lines(path):
 
 
 def cases(checkout):
-    """Yields the names of the functions, their list, the question and the calls."""
+    """Yields the id of each case, its functions, the question and the expected calls."""
     data = os.path.join(checkout, "berkeley-function-call-leaderboard", "bfcl_eval", "data")
     for name in FILES:
         answers = {row["id"]: row["ground_truth"] for row in
@@ -88,14 +88,14 @@ def check(binaries, template, all_cases):
             failed += 1
             print("FAILED %s %s\n    %r\n    %r" % (os.path.basename(template), case[0], answer, parts))
     complete = run.returncode == 0 and len(run.stdout.split("\n")[:-1]) == len(chosen) > 0
-    print("%s: %d answers, %d failed, %d not rendered%s" % (
+    print("%s: %d answers, %d failed, %d left out%s" % (
         os.path.basename(template), len(chosen), failed, len(answers) - len(chosen), "" if complete else ", INCOMPLETE"))
     return failed == 0 and complete
 
 
 def main():
     checkout, templates, binaries = sys.argv[1:4]
-    all_cases = list(cases(checkout))[::int(os.environ.get("BFCL_STEP", "1"))]  # a step takes a part of the cases
+    all_cases = list(cases(checkout))[::int(os.environ.get("BFCL_STEP", "1"))]  # every N-th case
     results = [check(binaries, os.path.join(templates, name + ".jinja"), all_cases) for name in TEMPLATES]
     sys.exit(not all(results))
 

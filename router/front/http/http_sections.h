@@ -17,7 +17,9 @@ struct http_sections {
 };
 
 void http_sections_push(const struct http_sections *s, const struct answer_chunk *chunk);
-void http_sections_finish(const struct http_sections *s); // after the last chunk; the choice has its reason
+// Call it after the last chunk, when the choice has its `reason` and `stop`.
+void http_sections_finish(const struct http_sections *s);
 
-// Returns true if `logprobs` receives the chunk's log-probabilities, because the API reports them for the content only.
+// Returns true if the chunk has log-probabilities and the API reports them for the content only. Then
+// http_sections_push() gives them to `logprobs`, and the caller must not add them itself.
 bool http_sections_split_logprobs(const struct http_generation *g, const struct answer_chunk *chunk);

@@ -89,7 +89,7 @@ static double per_second(uint64_t now, uint64_t before, int64_t us)
 }
 
 // Returns the quantile `share` (0 to 1) of the values that were counted since `before`, in the unit of the histogram.
-// Returns NAN if there are no values.
+// Returns the last edge if the quantile is above it, and NAN if there are no values.
 static double quantile_since(const struct histogram *now, const struct histogram *before, double share)
 {
     uint64_t total = 0, below = 0;
