@@ -237,6 +237,9 @@ START_TEST(calls_after_goaway_are_not_counted)
     sent(HEADERS_FRAME, END_STREAM, 1, 3);
     sent(HEADERS_FRAME, END_STREAM, 3, 3);
     ck_assert_uint_eq(frames_held_bytes(&f), FRAMES_CONNECTION_BYTES);
+    uint8_t goodbye[FRAMES_GOODBYE_BYTES];
+    frames_goodbye(&f, FRAMES_TOO_MANY_CALLS, goodbye);
+    ck_assert_uint_eq(goodbye[12], 3); // the last stream id of GOAWAY never rises
 }
 END_TEST
 

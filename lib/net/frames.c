@@ -460,6 +460,7 @@ size_t frames_goodbye(const struct frames *f, enum frames_found found, uint8_t b
     static const uint8_t settings[FRAME_HEAD_BYTES] = {0, 0, 0, SETTINGS};
     enum { PROTOCOL_ERROR = 1, ENHANCE_YOUR_CALM = 11, GOAWAY_BYTES = 8 };
     const char *text = frames_found_name(found);
+    const uint32_t last = f->last_id < f->served_id ? f->last_id : f->served_id; // it never rises (RFC 9113, 6.8)
     size_t n = 0, text_bytes = strnlen(text, FRAMES_GOODBYE_BYTES / 2);
     if (f->out.head_size) return 0; // in the middle of a frame
     if (!f->greeted) memcpy(bytes, settings, n = sizeof settings);
@@ -467,10 +468,10 @@ size_t frames_goodbye(const struct frames *f, enum frames_found found, uint8_t b
     const uint8_t goaway[FRAME_HEAD_BYTES + GOAWAY_BYTES] = {
         [2] = (uint8_t)(GOAWAY_BYTES + text_bytes),
         [3] = GOAWAY,
-        [9] = (uint8_t)(f->last_id >> 24),
-        [10] = (uint8_t)(f->last_id >> 16),
-        [11] = (uint8_t)(f->last_id >> 8),
-        [12] = (uint8_t)f->last_id,
+        [9] = (uint8_t)(last >> 24),
+        [10] = (uint8_t)(last >> 16),
+        [11] = (uint8_t)(last >> 8),
+        [12] = (uint8_t)last,
         [16] = malformed ? PROTOCOL_ERROR : ENHANCE_YOUR_CALM,
     };
     memcpy(bytes + n, goaway, sizeof goaway);

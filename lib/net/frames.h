@@ -16,8 +16,9 @@ struct frames_limits {
     int max_calls;           // limit of open calls
     size_t max_header_bytes; // decoded bytes of a header block
     int max_headers;         // headers of a header block
-    // Token buckets (burst, refill per second) for frames that carry nothing and for resets of new calls. Useful frames
-    // also refill the bucket of empty frames, and calls that the server ends refill the bucket of resets.
+    // Token buckets (burst, refill per second). Empty frames neither open a call nor bring or end its data: PING,
+    // SETTINGS, WINDOW_UPDATE, CONTINUATION and others; large ones cost more. Useful frames of either side refill their
+    // bucket. Resets of new calls have the other bucket, which each call that the server ends refills.
     int max_empty, empty_per_second;
     int max_resets, resets_per_second;
 };
@@ -33,7 +34,7 @@ enum frames_found {
     FRAMES_TOO_MANY_EMPTY,
     FRAMES_TOO_MANY_RESETS,
 };
-enum { FRAMES_NEW_CALL_US = 1000000 };                  // a client may reset calls that are older without limit
+enum { FRAMES_NEW_CALL_US = 1000000 };                  // resets of older calls are not limited
 const char *frames_found_name(enum frames_found found); // a phrase for logs
 
 // Measured memory that C-core and the server hold for a call that makes no progress, and for an idle connection.
@@ -68,8 +69,8 @@ struct frames {
     struct frames_reader in, out;
     uint8_t preface; // bytes received of the client's preface
     uint32_t last_id;
-    uint32_t goaway_id; // the last stream that the server still serves, by the GOAWAY frame that it sends now
-    uint32_t served_id; // the lowest such stream of all GOAWAY frames; UINT32_MAX: none was sent
+    uint32_t goaway_id; // last stream id of the GOAWAY frame that is being sent
+    uint32_t served_id; // lowest last stream id of all GOAWAY frames sent; UINT32_MAX: none was sent
     struct header_counter headers;
     uint32_t block_id;         // stream of the unfinished header block; 0: there is none
     bool block_ends;           // the block's HEADERS frame ends the client's side
@@ -92,14 +93,14 @@ void frames_fini(struct frames *f);
 enum frames_found frames_receive(struct frames *f, const uint8_t *bytes, size_t size, int64_t now_us);
 // Records bytes that the server has sent.
 void frames_send(struct frames *f, const uint8_t *bytes, size_t size);
-// Writes the server's last frame (GOAWAY), which says why the server closes the connection. Returns its size, or 0 if
-// the server is in the middle of another frame.
+// Writes the server's last bytes: GOAWAY, which says why the server closes the connection, after SETTINGS if the server
+// has sent no frame yet. Returns their size, or 0 if the server is in the middle of another frame.
 enum { FRAMES_GOODBYE_BYTES = 128 };
 size_t frames_goodbye(const struct frames *f, enum frames_found found, uint8_t bytes[FRAMES_GOODBYE_BYTES]);
-// Returns when the unfinished header block, frame without data or preface began, or INT64_MAX if there is none.
+// Returns the time at which the client began what it has not finished: the preface, a header block, or a frame other
+// than DATA, which may come slowly. INT64_MAX: nothing is unfinished.
 int64_t frames_unfinished_since_us(const struct frames *f);
-// Returns true if the client has sent its preface and SETTINGS, and no header block or frame without data is
-// unfinished.
+// Returns true if the client has sent its preface and SETTINGS, and nothing is unfinished as above.
 bool frames_may_pass(const struct frames *f);
 // Returns the memory that the server holds for the connection, its calls, their headers and unfinished messages.
 size_t frames_held_bytes(const struct frames *f);
