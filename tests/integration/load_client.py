@@ -83,7 +83,7 @@ def bad_requests():
     n = info.context_tokens
     never = [  # code, what the sentence names, the request
         (11, "the prompt is too long (%d tokens)" % (n + 1), request(1, token_ids=[1] * (n + 1))),
-        (11, "the prompt is too long", request(1, text="x" * 50000000)),
+        (11, "the message has 50000011 bytes", request(1, text="x" * 50000000)),
         (11, "context", request(1, token_ids=[1] * n)),
         (11, "context", request(n, text="x")),
         (11, "context", request(2**31 - 1, text="x")),
