@@ -645,7 +645,7 @@ static void describe_response(const json_t *answer, char *out)
     add(out, "%s", member(answer, "status"));
 }
 
-// The items of the events and those of the last event are the same.
+// The last event has the same items as the events before it.
 static void describe_response_event(const json_t *event, char *out)
 {
     const char *type = member(event, "type");

@@ -209,6 +209,8 @@ void cpu_attention_begin(struct cpu *cpu)
     }
     tiles_sort(cpu->tiles, cpu->n_tiles);
     last_tiles_copy(cpu);
+    cpu->attend_work = tiles_work(cpu, cpu->tiles, cpu->n_tiles);
+    cpu->last_attend_work = tiles_work(cpu, cpu->last_tiles, cpu->n_last_tiles);
     cpu->importance_size = ragged_importance_size(batch);
     for (int thread = 0; thread < cpu->threads; thread++)
         memset(cpu->importance + (size_t)thread * cpu->importance_capacity, 0,
@@ -385,14 +387,14 @@ static void attend_merge_item(void *arg, int item, int thread)
 }
 
 static enum status attention_run(struct cpu *cpu, int layer, struct tensor *out, const struct tensor *qkv,
-                                 const struct row_tile *tiles, int n_tiles)
+                                 const struct row_tile *tiles, int n_tiles, int64_t tiles_work)
 {
     int n_kv_heads = cpu->shape.n_kv_heads, n_columns = cpu->shape.n_heads * cpu->shape.head_size;
     INVARIANT(out->kind == TENSOR_ACTIVATION && out->columns == n_columns,
               "attention: out of kind %d with %d columns, heads have %d", (int)out->kind, out->columns, n_columns);
     struct attention a = {
         .cpu = cpu, .layer = layer, .qkv = (struct tensor *)qkv, .out = out, .tiles = tiles, .n_tiles = n_tiles};
-    int64_t work = tiles_work(cpu, tiles, n_tiles) + cpu->importance_size * n_columns;
+    int64_t work = tiles_work + cpu->importance_size * n_columns;
     cpu_run(cpu, THREAD_POOL_DYNAMIC, work, attend_item, &a, (cpu->batch.n_importance_rows + n_tiles) * n_kv_heads);
     if (cpu->n_splits) cpu_run(cpu, THREAD_POOL_DYNAMIC, work, attend_merge_item, &a, cpu->n_splits * n_kv_heads);
     return STATUS_OK;
@@ -401,13 +403,13 @@ static enum status attention_run(struct cpu *cpu, int layer, struct tensor *out,
 enum status cpu_attention(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv)
 {
     struct cpu *cpu = cpu_of(b);
-    return attention_run(cpu, layer, out, qkv, cpu->tiles, cpu->n_tiles);
+    return attention_run(cpu, layer, out, qkv, cpu->tiles, cpu->n_tiles, cpu->attend_work);
 }
 
 enum status cpu_attention_last(struct backend *b, int layer, struct tensor *out, const struct tensor *qkv)
 {
     struct cpu *cpu = cpu_of(b);
-    return attention_run(cpu, layer, out, qkv, cpu->last_tiles, cpu->n_last_tiles);
+    return attention_run(cpu, layer, out, qkv, cpu->last_tiles, cpu->n_last_tiles, cpu->last_attend_work);
 }
 
 // ---- importance -----------------------------------------------------------------------------------------------------

@@ -99,6 +99,7 @@ struct cpu {
     struct split_row *splits;    // [max_seqs]
     struct row_tile *last_tiles; // [max_rows + max_slots] the tiles with logit rows, in the same order
     int n_tiles, n_last_tiles, n_splits;
+    int64_t attend_work, last_attend_work; // operations of the tiles, and of the last tiles, in one layer
     int64_t importance_size;
     float *importance; // [threads][importance_capacity] maxima of each thread, merged when read
     size_t importance_capacity;

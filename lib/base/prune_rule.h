@@ -49,5 +49,5 @@ struct client_rules {
     enum draft_rule drafts;
 };
 
-// Returns the rules of `own`, and those of `others` where `own` has none.
+// Returns the rules of `own`. Each rule that `own` leaves unset is taken from `others`.
 struct client_rules client_rules_first(const struct client_rules *own, const struct client_rules *others);

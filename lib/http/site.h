@@ -2,9 +2,9 @@
 // Decides which web pages may use the server, by the headers Host and Origin, which a browser does not let a page
 // choose. Writes the headers of CORS (Fetch Standard). Does no input or output. Any thread.
 //
-// Host: a page whose name resolves to the server's address (DNS rebinding) has the server's origin for the browser, but
-// Host still has the page's name. Origin: a page of another site may send a simple POST without asking first. It cannot
-// read the answer, but the server would do the work.
+// Host: the owner of a web page can make the page's name resolve to the server's address (DNS rebinding). The browser
+// then takes page and server for one origin, but Host still has the page's name. Origin: a page of another site may
+// send a simple POST without asking first. It cannot read the answer, but the server would do the work.
 #pragma once
 
 #include <stdbool.h>

@@ -24,7 +24,7 @@ import jinja2.sandbox
 
 NOW = "2026-03-04T05:06:07"
 
-# What jinja.h names as not supported.
+# Features that jinja.h lists as not supported.
 LEFT_OUT = [
     (r"\{%[-+]?\s*(include|import|from|extends|block|trans|pluralize|autoescape|debug)\b", "templates of several files"),
     (r"\bself\.|\bself\(|\bsuper\(", "templates of several files"),

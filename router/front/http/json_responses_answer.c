@@ -118,6 +118,15 @@ static void content_add(struct bytes *out, const struct responses_item *item, bo
     JSON_ADD(out, "]");
 }
 
+// Adds the member with the text of a call or of an event, under the name that the kind of item has for it.
+static void member_add(struct bytes *out, const struct responses_item *item)
+{
+    JSON_ADD(out, ",\"");
+    json_add(out, form_of(item)->member);
+    JSON_ADD(out, "\":");
+    text_add(out, &item->text);
+}
+
 static void call_add(struct bytes *out, const struct responses_item *item)
 {
     JSON_ADD(out, ",\"call_id\":");
@@ -128,10 +137,7 @@ static void call_add(struct bytes *out, const struct responses_item *item)
     }
     JSON_ADD(out, ",\"name\":");
     text_add(out, &item->name);
-    JSON_ADD(out, ",\"");
-    json_add(out, form_of(item)->member);
-    JSON_ADD(out, "\":");
-    text_add(out, &item->text);
+    member_add(out, item);
 }
 
 // Adds an item. If `begun` is false, leaves out the part with the text of a message or of reasoning.
@@ -311,10 +317,7 @@ static void done_event_add(struct bytes *out, struct responses_answer *a)
         JSON_ADD(out, ",\"name\":");
         text_add(out, &item->name);
     }
-    JSON_ADD(out, ",\"");
-    json_add(out, form_of(item)->member);
-    JSON_ADD(out, "\":");
-    text_add(out, &item->text);
+    member_add(out, item);
     if (item->kind == OUTPUT_CONTENT) logprobs_add(out, &item->logprobs);
     json_event_end(out);
 }
