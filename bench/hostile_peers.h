@@ -17,7 +17,7 @@ struct hostile_options {
 };
 
 struct hostile_counts {
-    int64_t opened, closed; // connections in all; those that the server closed
+    int64_t opened, closed; // connections opened in all; connections that the server closed
     int open;
 };
 

@@ -50,7 +50,7 @@ static void print_request(const struct explanation *e)
 }
 
 static const char *const wait_words[][2] = {
-    {"", "a node could take it at once"},
+    {"", "a node could take it immediately"},
     {"queue", "other requests waited already"},
     {"busy", "every node computed another bin"},
     {"room", "every node had its outstanding bins, or as many requests as it may have"},

@@ -198,12 +198,12 @@ static void timing_check(struct client *client, const struct request *r)
 {
     const struct request_timing *t = &r->timing;
     int64_t now_us = client->w->now_us;
-    if (t->total_us != now_us - r->spec.arrived_us) client_fail(client, "total_us is not the time it took");
+    if (t->total_us != now_us - r->spec.arrived_us) client_fail(client, "total_us is not the time since its arrival");
     if (r->usage.replays || !client->received) return;
     if (t->ttft_us != client->result.first_us - r->spec.arrived_us)
         client_fail(client, "ttft_us is not the time to its first token");
     if (t->queue_us + t->score_us + t->pack_wait_us + t->prefill_us != t->ttft_us)
-        client_fail(client, "the parts of ttft_us are not all of it");
+        client_fail(client, "the parts of ttft_us do not add up to it");
 }
 
 // Returns true if the request may reuse a selection that a lying speculator made.
@@ -292,11 +292,12 @@ static void usage_check(struct client *client, const struct request *r)
         r->timing.queue_us + r->timing.score_us < client_options(client)->score_timeout_ms * 1000)
         client_fail(client, "its skip reason is a timeout, but the score timeout was not over");
     if (r->usage.completion_tokens != client->received)
-        client_fail(client, "completion_tokens is not what was received");
+        client_fail(client, "completion_tokens is not the number of received tokens");
     if (r->usage.prompt_tokens != r->spec.n_tokens) client_fail(client, "prompt_tokens is not the prompt's length");
     rate_check(client, r);
     rule_check(client, r);
-    if (!scored_is_right(client, r)) client_fail(client, "scored_tokens is not what a speculator scored");
+    if (!scored_is_right(client, r))
+        client_fail(client, "scored_tokens is not the number of tokens that a speculator scored");
     bool was_held = !client->talks && was_scored(client, r) && !r->timing.score_us; // an earlier request's score
     if (was_held && r->usage.score_cached_tokens != r->usage.scored_tokens)
         client_fail(client, "a held score must count all its tokens as cached");

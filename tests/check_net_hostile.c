@@ -446,7 +446,7 @@ START_TEST(concurrent_calls_are_bounded)
     call_open(&c, "/t/Wait", 101);
     ck_assert(is_served(&c));
     call_open(&c, "/t/Wait", 103);
-    expect_end(&c, "it has too many calls at once");
+    expect_end(&c, "it has too many open calls");
     server_close();
 }
 END_TEST

@@ -85,7 +85,7 @@ static enum status check_prompt_logprobs(const struct sequence_request *r)
     int n_kept = r->n_tokens - r->n_generated;
     if (r->sampling.prompt_logprobs < 0) return STATUS_OK;
     if (n_kept < r->prompt_tokens)
-        return status_fail(STATUS_INVALID, "prompt_logprobs: %d of %d prompt tokens are pruned, all must be kept",
+        return status_fail(STATUS_INVALID, "prompt_logprobs: %d of %d prompt tokens are pruned: all must be kept",
                            r->prompt_tokens - n_kept, r->prompt_tokens);
     if (r->logprobs_from >= 1 && r->logprobs_from <= n_kept) return STATUS_OK;
     return status_fail(STATUS_INVALID, "prompt_logprobs: from token %d of a prompt of %d tokens: must be from 1 to %d",

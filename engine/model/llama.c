@@ -16,8 +16,8 @@
 // Returns the tensor for the output of a stage. Each rank computes a partial output of attention or of the MLP. The
 // residual stream is complete on every rank. Rank 0 adds its partial output to its copy of the stream. The other ranks
 // replace their copies by their partial outputs. So the sum over ranks is the new stream. If devices reduce in bf16
-// (m->partial), all ranks store their partial outputs in a separate tensor. The next norm adds the sum of these to the
-// stream, so the stream itself is never rounded or sent.
+// (m->partial), all ranks store their partial outputs in a separate tensor. The next norm adds the sum of these tensors
+// to the stream, so the stream itself is never rounded or sent.
 static struct tensor *output(const struct model *m)
 {
     return m->partial ? m->partial : m->residual;

@@ -40,8 +40,8 @@ enum connection_state { HTTP_HANDSHAKE, HTTP_HEAD, HTTP_BODY, HTTP_HANDLING, HTT
 
 struct connection {
     struct http_loop *loop;
-    struct connection *next, **link;           // in the loop's list of connections
-    struct connection *next_ready;             // links the loop's list of ready connections, later that of dead ones
+    struct connection *next, **link; // in the loop's list of connections
+    struct connection *next_ready;   // links the loop's list of ready connections, later its list of dead connections
     struct connection *less_idle, **idle_link; // list of idle connections; idle_link NULL: not in the list
     struct http_timer timer;
     int64_t opened_us;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See key_file.h. Reads the file; key_edit.c writes it, and key_text.c has the words of a line.
+// Reads the key file. key_edit.c writes it, and key_text.c parses the words of a line.
 #include "lib/identity/key_file.h"
 
 #include <errno.h>

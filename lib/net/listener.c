@@ -28,7 +28,7 @@ enum {
     EVENTS = 256,
     ACCEPTS_PER_TURN = 64,
     WAIT_US = 10000000,  // limit for a connection's handshake, preface and SETTINGS
-    READ_BYTES = 65536,  // bytes read at once of a connection that C-core does not have yet
+    READ_BYTES = 65536,  // bytes of one read from a connection that C-core does not have yet
     EXPIRE_US = 1000000, // interval between checks for unfinished frames and handshakes
     PAUSE_US = 10000,    // pause of accepting while no descriptor is free
     REFUSED_LOG_US = 10000000,

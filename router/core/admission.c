@@ -95,7 +95,7 @@ enum status admission_check_deadline(const struct core *c, const struct request 
                        request_deadline_name(r), (double)left_us / 1e3);
 }
 
-// Returns the longest context of the attached worker groups and of those that may come back.
+// Returns the longest context of the attached worker groups and of worker groups that may come back.
 static int longest_context(const struct core *c, int64_t now_us)
 {
     int attached = sched_pool_context(&c->view, NODE_WORKER);

@@ -30,7 +30,7 @@ static const char *prompt_logprobs_error(const struct request *r, const struct s
     int n = result->n_prompt_logprobs, next = 1 + r->n_prompt_logprobs, left = asked ? r->spec.n_tokens - next : 0;
     bool goes_on = !result->n_tokens && (!result->finished || result->reason == FINISH_REASON_ERROR);
     if (n < 0 || n > left || (n && result->prompt_logprobs_from != next))
-        return "the worker group sent log-probabilities of prompt tokens that are not the next ones";
+        return "the worker group sent log-probabilities of the wrong prompt tokens";
     if (n < left && !goes_on) return "the worker group sent a token before all log-probabilities of the prompt";
     for (int i = 0; i < n; i++)
         if (result->prompt_logprobs[i].token != r->spec.tokens[next + i])

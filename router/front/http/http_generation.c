@@ -45,7 +45,7 @@ static void generation_drop_output(struct http_generation *g)
     g->n_choices = 0;
 }
 
-// Ends the generation and frees its output. If the client does not read, only the queued bytes of the answer keep
+// Ends the generation and frees its output. If the client does not read, only the queued bytes of the answer stay in
 // memory.
 static void generation_end(struct http_generation *g)
 {
@@ -129,7 +129,7 @@ static void generation_done(struct answer *a, const struct request *r, enum fini
     if (g->stream) {
         http_streamer_finish(g, choice, &rest, is_last);
     } else {
-        http_collector_add(g, choice, &rest); // the result is ignored: the answer ends here anyway
+        http_collector_add(g, choice, &rest); // ignores the result, because the answer ends here
         http_collector_finish(g, choice);
         if (is_last) http_collector_answer(g);
     }

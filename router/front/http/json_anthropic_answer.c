@@ -75,7 +75,7 @@ static char *closed_object(const struct bytes *text, size_t n, const struct byte
     return is_object ? closed.data : NULL;
 }
 
-// Returns those members of a cut object that are complete. Anthropic's clients read the same members from the stream.
+// Returns the complete members of a cut object. Anthropic's clients read the same members from the stream.
 // Returns NULL if the text does not begin an object.
 static char *complete_members(const struct bytes *text)
 {
