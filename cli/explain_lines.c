@@ -111,7 +111,7 @@ static void print_score(const struct explanation *e, const json_t *stage)
     }
 }
 
-// Says why the kept tokens are that many.
+// Prints the reason for the number of kept tokens.
 static void print_kept_reason(const struct explanation *e)
 {
     double rate = number(e->answer, "keep_rate");

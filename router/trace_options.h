@@ -16,7 +16,7 @@ struct trace_options {
 #define TRACE_OPTION_ROWS(t)                                                                                           \
     {.name = "-Tracing"},                                                                                              \
     {.name = "otlp-endpoint", .type = OPTION_STRING, .value = &(t).endpoint, .placeholder = "HOST:PORT",               \
-     .help = "OpenTelemetry collector to which traces of requests are sent, with OTLP over gRPC; default: requests are " \
+     .help = "OpenTelemetry collector for traces of requests, with OTLP over gRPC; default: requests are "             \
              "not traced"},                                                                                            \
     {.name = "otlp-sample", .type = OPTION_REAL, .value = &(t).sample, .default_text = "1", .min = 0, .max = 1,        \
      .help = "share of the requests without a traceparent that are traced; a request with a traceparent is traced if " \

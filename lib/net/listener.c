@@ -68,7 +68,7 @@ struct net_listener {
     int64_t now_us, expire_due_us, log_due_us;
     uint64_t refused;
     struct waiting *oldest, *newest;
-    int n_waiting; // without connections that are in `connections`, too
+    int n_waiting; // number of waiting connections that are not in `connections`
     int n_queued, n_handshakes;
     uint8_t *room; // [READ_BYTES]
     bool was_busy; // connections existed at the last check: their memory may be returned to the system
