@@ -95,7 +95,7 @@ double model_last_layer_share(const struct model *m);
 // Returns true if the backend samples tokens: batches may then have `sampling`.
 bool model_samples(const struct model *m);
 
-// Returns the path of this rank's packed weights without its ending, to which names of other files may be appended. NULL
+// Returns the path of this rank's packed weights without its ending; names of other files may be appended. NULL
 // if no packed weights are kept. Owned by the model.
 const char *model_packed_path(const struct model *m);
 // Returns a key of the machine and of the way in which this rank uses it, see backend_ops.machine.
