@@ -275,20 +275,12 @@ static json_t *measured_json(const struct run *run, const struct calibration *ca
     return json_pack("{s:f,s:o}", "quality", o.quality, "groups", groups);
 }
 
-// Returns the mode of the file: readable for all, less the umask, like the weights next to it.
-static mode_t file_mode(void)
-{
-    mode_t mask = umask(0);
-    umask(mask);
-    return 0666 & ~mask;
-}
-
 // Replaces the file atomically: a speculator that starts meanwhile reads either the old or the new file.
 static enum status file_replace(const char *path, const json_t *object)
 {
     struct new_file file;
     TRY(new_file_open(&file, path));
-    fchmod(file.fd, file_mode());
+    new_file_share(&file); // like the weights next to it
     if (json_dumpfd(object, file.fd, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) == 0) return new_file_commit(&file);
     enum status status = status_fail(STATUS_INTERNAL, "%s", strerror(errno));
     new_file_discard(&file);

@@ -7,6 +7,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
+#include "router/front/http/http_explain.h"
 #include "router/front/http/http_generation_collector.h"
 #include "router/front/http/http_generation_reader.h"
 #include "router/front/http/http_generation_streamer.h"
@@ -43,6 +44,7 @@ static void generation_drop_output(struct http_generation *g)
     free(g->choices);
     g->choices = NULL;
     g->n_choices = 0;
+    bytes_free(&g->explanation);
 }
 
 // Ends the generation and frees its output. If the client does not read, only the queued bytes of the answer stay in
@@ -109,6 +111,12 @@ static void kept_add(struct http_choice *choice, const struct request *r)
     free(sorted);
 }
 
+static void explanation_add(struct http_generation *g, const struct request *r)
+{
+    struct principal *p = g->client.principal;
+    http_explain_add(r, !p || principal_is_operator(p), &g->explanation);
+}
+
 static void generation_done(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
                             const char *message)
 {
@@ -125,6 +133,7 @@ static void generation_done(struct answer *a, const struct request *r, enum fini
     choice->reason = g->no_tokens ? FINISH_REASON_LENGTH : reason;
     choice->stop = a->stop;
     if (g->return_kept && r->kept) kept_add(choice, r);
+    if (r->spec.explain && choice->index == 0) explanation_add(g, r);
     bool is_last = --g->n_left == 0;
     if (g->stream) {
         http_streamer_finish(g, choice, &rest, is_last);

@@ -9,6 +9,7 @@
 //   http_generation_streamer.c   sends server-sent events
 //   http_sections.c              splits answers into reasoning, content and tool calls
 //   http_usage.c                 writes usage and headers of an answer
+//   http_explain.c               writes what each stage decided
 #pragma once
 
 #include "router/front/http/http_call.h"
@@ -103,12 +104,14 @@ struct http_generation {
     int64_t sent_us;            // time of the last event or ping, or of the submission
     struct request_usage usage; // counts each prompt once, and the outputs of all choices
     int reduced_tokens;         // smallest reduced max_tokens of the choices; 0: none was reduced
-    // The next five fields belong to the first choice:
+    // The next six fields belong to the first choice:
     char prefill[64];                       // see wire_prefill_format()
     char prefill_limit[REQUEST_LIMIT_ROOM]; // see request_limit_format()
     double keep_rate;                       // as in struct request
     struct prefill_prediction predicted;    // as in struct request
     const char *prefill_reason;             // see request_rate_reason(); static
+
+    struct bytes explanation; // see http_explain_add(); empty: not asked for, or the choice has not ended
 
     size_t collected_bytes;                  // part of streams->whole that belongs to this generation
     struct http_generation *previous, *next; // in the list of streams

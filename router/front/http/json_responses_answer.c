@@ -235,6 +235,7 @@ static void object_add(struct bytes *out, const struct responses_answer *a, cons
     }
     JSON_ADD(out, "],\"usage\":");
     usage_add(out, end->usage);
+    json_add_explanation(out, end->explanation);
     JSON_ADD(out, "}");
 }
 

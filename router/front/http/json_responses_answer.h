@@ -44,7 +44,8 @@ struct responses_end {
     const struct request_usage *usage;
     const char *error; // error message, with FINISH_REASON_ERROR only
     enum output_cut cut;
-    int64_t completed_s; // Unix time
+    int64_t completed_s;             // Unix time
+    const struct bytes *explanation; // see json_add_explanation()
 };
 
 // Add the events of a stream: first responses_add_begin(), then a call for each part, last responses_add_end(). Parts
