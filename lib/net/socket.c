@@ -301,6 +301,10 @@ struct net_socket *net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl
 {
     if (fd >= DESCRIPTORS_MAX) return NULL;
     struct net_socket *s = mem_alloc(sizeof *s);
+    if (!net_tls_stream_init(&s->tls, ssl, fd)) {
+        free(s);
+        return NULL;
+    }
     atomic_init(&s->refs, 1);
     atomic_fetch_add(&sockets->refs, 1);
     s->sockets = sockets;
@@ -310,7 +314,6 @@ struct net_socket *net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl
     s->name = ssl ? net_tls_peer_name(ssl) : NULL;
     pthread_mutex_init(&s->io, NULL);
     pthread_mutex_init(&s->mutex, NULL);
-    net_tls_stream_init(&s->tls, ssl);
     frames_init(&s->frames, &sockets->options.limits, clock_now_us());
     atomic_init(&s->unfinished_us, INT64_MAX);
     s->budget.end = budget_end;

@@ -39,7 +39,7 @@ void net_sockets_expire(struct net_sockets *sockets, int64_t now_us);
 
 // Checks what is received and sent on `fd` from now on, until `fd` is closed. The socket takes ownership of `ssl`
 // (NULL: plain text). The caller has counted the connection for `address`; the socket removes it from the counts at its
-// end. Returns NULL, without effect, if `fd` is out of range.
+// end. Returns NULL, without effect, if `fd` is out of range or there is no memory.
 struct net_socket *net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl, const struct sockaddr_in6 *address);
 
 // The listener receives the first bytes (net_socket_receive()) and keeps them until C-core may have the connection.
