@@ -42,10 +42,16 @@ static void check_estimate(struct client *client)
     oracle_estimate(client->w, c, &r->sched);
 }
 
+// Returns the tokens of the prompt and of the longest answer that the client may get.
+static int64_t context_needed(const struct request *r)
+{
+    return (int64_t)r->spec.n_tokens + (r->spec.sampling.no_output ? 0 : r->spec.sampling.max_tokens);
+}
+
 // Returns true if the context of an attached worker group is long enough for the request.
 static bool has_context(const struct world *w, const struct request *r)
 {
-    int64_t context = (int64_t)r->spec.n_tokens + r->spec.sampling.max_tokens;
+    int64_t context = context_needed(r);
     for (const struct core_node *node = core_first_node(sim_router_core(w->router)); node; node = core_node_next(node))
         if (node->hello.role == NODE_WORKER && context <= node->hello.context_tokens) return true;
     return false;
@@ -320,7 +326,7 @@ static bool could_hold(const struct world *w, const struct request *r)
          node = core_node_next(node)) {
         if (node->hello.role != NODE_WORKER || node->sched.draining) continue;
         int64_t entries = (int64_t)node->hello.kv_blocks * node->hello.block_tokens;
-        if (r->spec.n_tokens + output <= node->hello.context_tokens && kept + output - 1 <= entries) return true;
+        if (context_needed(r) <= node->hello.context_tokens && kept + output - 1 <= entries) return true;
     }
     return false;
 }
@@ -388,7 +394,7 @@ static bool queue_is_full(const struct client *client, const struct request *r)
 static void sentence_check(struct client *client, const struct request *r, const char *message)
 {
     char sum[32], expected[32];
-    snprintf(sum, sizeof sum, "context of %d:", r->spec.n_tokens + r->spec.sampling.max_tokens);
+    snprintf(sum, sizeof sum, "context of %" PRId64 ":", context_needed(r));
     if (strstr(message, "context of ") && strstr(message, "max_tokens") && !strstr(message, sum))
         world_fail(client->w, "request %" PRId64 ": a wrong number in: %s", client->plan->id, message);
     bool is_of_queue = strstr(message, "whole queue");

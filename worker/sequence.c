@@ -100,9 +100,10 @@ static int64_t entries_needed(const struct sequence_request *r)
 
 static enum status check_room(const struct sequence_request *r, const struct sequence_limits *limits)
 {
-    if ((int64_t)r->prompt_tokens + r->sampling.max_tokens > limits->context_tokens) {
+    int output = sampling_output_max(&r->sampling);
+    if ((int64_t)r->prompt_tokens + output > limits->context_tokens) {
         return status_fail(STATUS_OUT_OF_RANGE, "prompt (%d tokens) and max_tokens (%d) exceed the context of %d",
-                           r->prompt_tokens, r->sampling.max_tokens, limits->context_tokens);
+                           r->prompt_tokens, output, limits->context_tokens);
     }
     if (entries_needed(r) > (int64_t)limits->kv_blocks * KV_BLOCK_TOKENS) {
         return status_fail(STATUS_OUT_OF_RANGE, "the sequence needs %lld KV entries, the whole KV cache has %lld",

@@ -13,11 +13,11 @@
 
 #include "lib/base/address.h"
 #include "lib/base/address_counts.h"
+#include "lib/base/forwarded.h"
 #include "lib/base/handshakes.h"
 #include "lib/base/peer_budget.h"
 #include "lib/base/tls_server.h"
 #include "lib/http/buffer.h"
-#include "lib/http/forwarded.h"
 #include "lib/http/gunzip.h"
 #include "lib/http/http.h"
 #include "lib/http/parse.h"
@@ -138,7 +138,7 @@ struct http_server {
     int listeners[ADDRESS_SOCKETS_MAX], n_listeners, port;
     struct tls_server *tls;           // NULL: plain
     struct address_counts *addresses; // NULL: no bound
-    struct http_networks proxies;     // trusted ones
+    struct networks proxies;          // trusted ones
     atomic_bool stopping, closing;
     atomic_int connections, exchanges;
     atomic_int sharing; // exchanges whose unread bytes are not small (lib/base/equal_share.h)

@@ -114,7 +114,7 @@ static void waiting_unlink(struct net_listener *l, struct waiting *w)
 static void connection_close(struct net_listener *l, int fd, const struct in6_addr *address)
 {
     close(fd);
-    address_counts_remove(net_sockets_addresses(l->connections), address);
+    net_sockets_drop_connection(l->connections, address);
 }
 
 // Frees a connection that has been unlinked, with its descriptor.
@@ -254,7 +254,7 @@ static bool place_make(struct net_listener *l)
 // Returns true if the address may have one more connection.
 static bool address_admit(struct net_listener *l, const struct in6_addr *address)
 {
-    if (address_counts_add(net_sockets_addresses(l->connections), address)) return true;
+    if (net_sockets_count_connection(l->connections, address)) return true;
     refused_log(l, "the client's address has its maximum of connections");
     return false;
 }

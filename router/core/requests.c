@@ -224,13 +224,12 @@ void core_request_ready(struct core *c, struct request *r, int64_t now_us)
     ledger_speculation_decided(&c->ledger, r);
     // Contexts were checked on arrival. KV blocks can only be checked now. A worker group with a long enough context
     // may have left and may come back.
-    int64_t entries = (int64_t)r->spec.n_tokens + r->spec.sampling.max_tokens;
     if (!sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched) &&
-        entries <= sched_pool_context(&c->view, NODE_WORKER)) {
+        sched_request_context(&r->sched, NODE_WORKER) <= sched_pool_context(&c->view, NODE_WORKER)) {
         status_fail(STATUS_OUT_OF_RANGE,
                     "%d kept prompt tokens and max_tokens %d need more KV blocks than any attached worker group has: "
                     "lower max_tokens or the keep rate",
-                    r->usage.kept_tokens, r->spec.sampling.max_tokens);
+                    r->usage.kept_tokens, sampling_output_max(&r->spec.sampling));
         request_fail(c, r, STATUS_OUT_OF_RANGE, status_message(), now_us);
         return;
     }

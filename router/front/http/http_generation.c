@@ -81,24 +81,15 @@ static void generation_submitted(struct client *client)
         generation_fail(g, STATUS_EXHAUSTED, status_message());
 }
 
-// Returns the chunk, without its new tokens if the answer is only the echo of the prompt.
-static struct answer_chunk chunk_shown(const struct http_generation *g, const struct answer_chunk *chunk)
-{
-    if (!g->no_tokens) return *chunk;
-    return (struct answer_chunk){.prompt_logprobs = chunk->prompt_logprobs,
-                                 .n_prompt_logprobs = chunk->n_prompt_logprobs};
-}
-
-static void generation_chunk(struct answer *a, const struct answer_chunk *received)
+static void generation_chunk(struct answer *a, const struct answer_chunk *chunk)
 {
     struct http_generation *g = (struct http_generation *)a->client;
     if (g->ended) return;
     struct http_choice *choice = &g->choices[a->index];
-    const struct answer_chunk chunk = chunk_shown(g, received);
     if (g->stream) {
-        http_usage_update(g, choice, a->request, g->no_tokens ? 0 : a->n_tokens);
-        http_streamer_chunk(g, choice, &chunk);
-    } else if (!http_collector_add(g, choice, &chunk)) {
+        http_usage_update(g, choice, a->request, a->n_tokens);
+        http_streamer_chunk(g, choice, chunk);
+    } else if (!http_collector_add(g, choice, chunk)) {
         generation_fail(g, STATUS_EXHAUSTED, status_message());
     }
 }
@@ -128,9 +119,8 @@ static void generation_done(struct answer *a, const struct request *r, enum fini
     }
     struct http_choice *choice = &g->choices[a->index];
     struct answer_chunk rest = answer_rest(a);
-    rest = chunk_shown(g, &rest);
-    http_usage_update(g, choice, r, g->no_tokens ? 0 : r->usage.completion_tokens);
-    choice->reason = g->no_tokens ? FINISH_REASON_LENGTH : reason;
+    http_usage_update(g, choice, r, r->usage.completion_tokens);
+    choice->reason = reason;
     choice->stop = a->stop;
     if (g->return_kept && r->kept) kept_add(choice, r);
     if (r->spec.explain && choice->index == 0) explanation_add(g, r);

@@ -89,7 +89,6 @@ struct http_generation {
     bool stream, include_usage, continuous_usage, return_token_ids, return_kept;
     bool echo_logprobs;   // as in struct http_input
     bool prompt_logprobs; // the field "prompt_logprobs" was given
-    bool no_tokens;       // max_tokens is 0: the answer is only the echo of the prompt
     int asked_tokens;     // max_tokens of the body; 0: not given
     int n;                // choices of each prompt
     // [n_choices] the choices of the first prompt, then the choices of the next prompt, and so on
