@@ -63,12 +63,13 @@ static void add_text(struct compression *c, json_t *value, const struct place *p
 // unit.
 static void fix_end(struct compress_text *text)
 {
+    enum { END_BYTES_MAX = 256 };
     const char *bytes = json_string_value(text->value);
     size_t n = json_string_length(text->value), end = n;
     while (end > 0 && (bytes[end - 1] == '\n' || bytes[end - 1] == ' '))
         end--;
-    size_t start = end;
-    while (start > n - n / 4 && !(bytes[start - 1] == '\n' && start >= 2 && bytes[start - 2] == '\n'))
+    size_t start = end, least = n / 4 < END_BYTES_MAX ? n - n / 4 : n - END_BYTES_MAX;
+    while (start > least && !(bytes[start - 1] == '\n' && start >= 2 && bytes[start - 2] == '\n'))
         start--;
     for (int i = 0; i < text->units.n; i++) {
         struct cut_unit *unit = &text->units.units[i];
