@@ -51,7 +51,7 @@ static enum status read_share(const char *name, const char *shown, const json_t 
     named.name = shown;
     TRY(generation_field_from_json(&named, value, &prefill));
     *share_p = generation_field_number(&named, &prefill);
-    return STATUS_OK;
+    return generation_field_check(&named, *share_p);
 }
 
 // Reads how much is kept. Headroom's config.target_ratio counts if the body has no field of Forepack for it.
