@@ -554,7 +554,7 @@ const struct metric metrics_table[] = {
     {"forepack:queue_requests", METRIC_GAUGE, "class",
      "Requests of the priority class that are on no worker group.", write_queue_requests, 0, 0},
     {"forepack:queue_tokens", METRIC_GAUGE, "class",
-     "Prompt tokens of these requests; 4 bytes of a grammar or of stop strings count as one.", write_queue_tokens, 0, 0},
+     "Prompt tokens of these requests; 4 bytes of a grammar, stop strings or texts to compress count as one.", write_queue_tokens, 0, 0},
     {"forepack:queue_capacity_requests", METRIC_GAUGE, "class",
      "Requests of all classes together at which a request of this class is refused.", write_capacity_requests, 0, 0},
     {"forepack:queue_capacity_tokens", METRIC_GAUGE, "class",

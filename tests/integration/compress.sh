@@ -12,7 +12,8 @@ key half --prune keep-at-least:0.5
 key small --tokens-per-day 500
 key boss --operator
 choose_ports
-start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --api-keys "$keys" --score-timeout-ms 600000
+start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --api-keys "$keys" --image-text '[image]' \
+    --score-timeout-ms 600000
 
 as() { "$bin/forepack" "$2" --server "$server" --api-key-file "$work/$1.key" "${@:3}" 2>"$work/error"; }
 refused() { # refused WORDS COMMAND...

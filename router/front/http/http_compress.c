@@ -183,6 +183,7 @@ static void compress_answer(struct http_exchange *x, struct answer *a, const str
 
 void http_compress_post(struct http_exchange *x)
 {
-    static const struct http_score_api api = {.method = "compress", .read = compress_read, .answer = compress_answer};
+    static const struct http_score_api api = {
+        .method = "compress", .as_sent = true, .read = compress_read, .answer = compress_answer};
     http_score_start(x, &api);
 }

@@ -137,8 +137,8 @@ static void score_read(const struct http_message *message)
     struct http_input in = {.n_prompts = 0};
     json_t *body = NULL;
     struct answer *a = answer_create(parsed, message->arrived_us);
-    enum status status = http_message_parse(message, &body);
     const struct http_score_api *api = ((struct score *)parsed->client)->api;
+    enum status status = api->as_sent ? http_message_parse_as_sent(message, &body) : http_message_parse(message, &body);
     if (status == STATUS_OK) status = api->read(body, &in, a);
     if (status == STATUS_OK) status = answers_reserve(a, &in.retry_us);
     http_input_fini(&in);

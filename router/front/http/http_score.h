@@ -9,6 +9,7 @@
 // The part of an endpoint that depends on it.
 struct http_score_api {
     const char *method; // name in the log
+    bool as_sent;       // images of the body are not replaced by the router's text for them
     // Reads the body into the answer's request. May set `a->data` to a compression. Any thread.
     enum status (*read)(const json_t *body, struct http_input *in, struct answer *a);
     // Answers a request that has its score. Core's thread.
