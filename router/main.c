@@ -85,7 +85,8 @@ static const struct option options[] = {
     {.name = "max-queue-tokens", .type = OPTION_INT, .value = &o.max_queue_tokens, .default_text = "100000000",
      .min = 1, .max = 1e15, .unit = "tokens",
      .live = true,
-     .help = "prompt tokens of all waiting requests, and a token for every 4 bytes of a grammar or of stop strings; "
+     .help = "prompt tokens of all waiting requests, and a token for every 4 bytes of a grammar, stop strings or texts "
+             "to compress; "
              "further requests are refused with RESOURCE_EXHAUSTED"},
     {.name = "queue-reserve", .type = OPTION_INT, .value = &o.queue_reserve, .default_text = "10", .max = 49,
      .live = true,
@@ -473,9 +474,10 @@ enum { METHODS_MAX = 32 };
 // Lists the methods that clients may call. The methods of a service are next to each other.
 static void methods_fill(const struct front *front, struct rpc_method methods[METHODS_MAX + 1])
 {
-    const struct rpc_method of_inference[] = {front_generate,   front_generate_many, front_score,
-                                              front_abort,      front_tokenize,      front_detokenize,
-                                              front_model_info, front_cluster_info,  front_drain_node};
+    enum { WITH_PROMPT = 4 };
+    const struct rpc_method of_inference[] = {
+        front_generate, front_generate_many, front_score,      front_compress,     front_abort,
+        front_tokenize, front_detokenize,    front_model_info, front_cluster_info, front_drain_node};
     const struct rpc_method of_kserve[] = {front_model_infer, front_model_stream_infer};
     const size_t n_inference = sizeof of_inference / sizeof *of_inference;
     size_t n = n_inference, limit = intake_message_limit(front, front->config.max_context);
@@ -483,7 +485,7 @@ static void methods_fill(const struct front *front, struct rpc_method methods[ME
     memcpy(methods + n, of_kserve, sizeof of_kserve);
     n += sizeof of_kserve / sizeof *of_kserve;
     for (size_t i = 0; i < n; i++)
-        if (i < 3 || i >= n_inference) methods[i].max_message_bytes = limit; // methods with a prompt
+        if (i < WITH_PROMPT || i >= n_inference) methods[i].max_message_bytes = limit;
     for (const struct rpc_method *info = front_kserve_info; info->path && n < METHODS_MAX; info++)
         methods[n++] = *info;
     methods[n] = (struct rpc_method){0};
@@ -569,7 +571,8 @@ int main(int argc, char **argv)
     descriptors_raise();
 
     struct refusals refusals = {0};
-    struct front front = {.refusals = &refusals};
+    struct compressed compressed = {0};
+    struct front front = {.refusals = &refusals, .compressed = &compressed};
     char *weights_text = o.tenant_weights ? mem_string(o.tenant_weights) : NULL;
     struct tenant_weight *weights = NULL;
     int n_weights = 0;
