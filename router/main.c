@@ -411,7 +411,7 @@ static bool router_drain(struct front *front, sigset_t *signals)
         do {
             if (drain_wait(signals)) end_us = 0;
         } while (__atomic_load_n(&query.answer, __ATOMIC_ACQUIRE) < 0);
-        if (query.answer) return true;
+        if (query.answer && intake_pool_idle(front->pool)) return true; // the pool finishes compressions
     } while (clock_now_us() < end_us);
     return false;
 }
