@@ -254,8 +254,13 @@ static bool place_make(struct net_listener *l)
 // Returns true if the address may have one more connection.
 static bool address_admit(struct net_listener *l, const struct in6_addr *address)
 {
-    if (address_counts_add(net_sockets_addresses(l->connections), address)) return true;
-    refused_log(l, "the client's address has its maximum of connections");
+    struct address_counts *addresses = net_sockets_addresses(l->connections);
+    if (address_counts_is_barred(addresses, address, l->now_us))
+        refused_log(l, "connections of the client's address broke limits again and again");
+    else if (address_counts_add(addresses, address))
+        return true;
+    else
+        refused_log(l, "the client's address has its maximum of connections");
     return false;
 }
 

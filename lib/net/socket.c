@@ -140,8 +140,10 @@ static void socket_end(struct net_socket *s)
     pthread_mutex_unlock(&s->mutex);
 }
 
-static void socket_log(struct net_socket *s, const char *reason)
+// Records that the connection ends because it broke a limit.
+static void socket_blame(struct net_socket *s, const char *reason)
 {
+    address_counts_offend(s->sockets->addresses, &s->address, clock_now_us());
     log_event_limited(LOG_WARN, "grpc_connection_ended", LOG_FIELD("peer", (const char *)s->peer),
                       LOG_FIELD("port", s->sockets->options.port), LOG_FIELD("reason", reason));
 }
@@ -149,7 +151,7 @@ static void socket_log(struct net_socket *s, const char *reason)
 static void socket_refuse(struct net_socket *s, const char *reason)
 {
     if (atomic_load(&s->ended)) return;
-    socket_log(s, reason);
+    socket_blame(s, reason);
     socket_end(s);
 }
 
@@ -256,7 +258,7 @@ ssize_t net_socket_receive(struct net_socket *s, struct msghdr *m, int flags)
     await_sender(s, (size_t)n);
     enum frames_found found = frames_of_message(s, m, (size_t)n);
     if (found != FRAMES_OK) {
-        socket_log(s, frames_found_name(found));
+        socket_blame(s, frames_found_name(found));
         goodbye_send(s, found);
         socket_end(s);
         return fail_with(ECONNRESET);
