@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "lib/base/address_counts.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/peer_budget.h"
@@ -447,7 +448,7 @@ START_TEST(concurrent_calls_are_bounded)
     call_open(&c, "/t/Wait", 101);
     ck_assert(is_served(&c));
     call_open(&c, "/t/Wait", 103);
-    expect_end(&c, "it has too many calls at once");
+    expect_end(&c, "it has too many open calls");
     server_close();
 }
 END_TEST

@@ -384,13 +384,24 @@ static bool is_too_old(const struct connection *c)
     return age_ms && c->loop->now_us - c->opened_us > 1000 * age_ms;
 }
 
+static struct in6_addr client_address(const struct connection *c)
+{
+    struct forwarded forwarded = forwarded_begin(&c->loop->server->proxies);
+    const char *name = c->exchange->texts + c->exchange->head.fields;
+    for (const char *value; *name; name = value + strlen(value) + 1) {
+        value = name + strlen(name) + 1;
+        forwarded_take(&forwarded, name, value);
+    }
+    return forwarded_client(&forwarded, &c->address);
+}
+
 // Counts the request for the address that a trusted proxy forwarded. Returns false if the request was refused.
 static bool count_client(struct connection *c)
 {
     struct http_exchange *x = c->exchange;
     struct http_server *server = c->loop->server;
     if (!c->proxied) return true;
-    x->client = http_forwarded_client(&server->proxies, &c->address, x->texts + x->head.fields);
+    x->client = client_address(c);
     x->client_counted = address_counts_add(server->addresses, &x->client);
     if (x->client_counted) return true;
     struct http_buffer retry = {0};

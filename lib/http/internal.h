@@ -13,11 +13,11 @@
 
 #include "lib/base/address.h"
 #include "lib/base/address_counts.h"
+#include "lib/base/forwarded.h"
 #include "lib/base/handshakes.h"
 #include "lib/base/peer_budget.h"
 #include "lib/base/tls_server.h"
 #include "lib/http/buffer.h"
-#include "lib/http/forwarded.h"
 #include "lib/http/gunzip.h"
 #include "lib/http/http.h"
 #include "lib/http/parse.h"
@@ -41,8 +41,8 @@ enum connection_state { HTTP_HANDSHAKE, HTTP_HEAD, HTTP_BODY, HTTP_HANDLING, HTT
 
 struct connection {
     struct http_loop *loop;
-    struct connection *next, **link;           // in the loop's list of connections
-    struct connection *next_ready;             // links the loop's list of ready connections, later that of dead ones
+    struct connection *next, **link; // in the loop's list of connections
+    struct connection *next_ready;   // links the loop's list of ready connections, later its list of dead connections
     struct connection *less_idle, **idle_link; // list of idle connections; idle_link NULL: not in the list
     struct http_timer timer;
     int64_t opened_us;
@@ -138,7 +138,7 @@ struct http_server {
     int listeners[ADDRESS_SOCKETS_MAX], n_listeners, port;
     struct tls_server *tls;           // NULL: plain
     struct address_counts *addresses; // NULL: no bound
-    struct http_networks proxies;     // trusted ones
+    struct networks proxies;          // trusted ones
     atomic_bool stopping, closing;
     atomic_int connections, exchanges;
     atomic_int sharing; // exchanges whose unread bytes are not small (lib/base/equal_share.h)

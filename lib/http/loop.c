@@ -206,7 +206,7 @@ static void accept_one(struct http_loop *loop, int fd, const struct sockaddr_sto
 {
     struct http_server *server = loop->server;
     struct sockaddr_in6 address = address_to_ipv6(from);
-    bool proxied = http_networks_have(&server->proxies, &address.sin6_addr);
+    bool proxied = networks_have(&server->proxies, &address.sin6_addr);
     const char *refusal = admit(loop, &address.sin6_addr, proxied);
     if (refusal) {
         http_loop_count_refused(loop, refusal); // before the client can see the refusal

@@ -30,7 +30,7 @@ const char *frames_found_name(enum frames_found found)
         [FRAMES_HEADERS_TOO_LARGE] = "the headers of a call are too large",
         [FRAMES_TOO_MANY_HEADERS] = "a call has too many headers",
         [FRAMES_BAD_HEADERS] = "headers are malformed",
-        [FRAMES_TOO_MANY_CALLS] = "it has too many calls at once",
+        [FRAMES_TOO_MANY_CALLS] = "it has too many open calls",
         [FRAMES_TOO_MANY_EMPTY] = "it sends too many frames that carry nothing",
         [FRAMES_TOO_MANY_RESETS] = "it resets too many new calls",
         [FRAMES_TOO_MANY_UNANSWERED] = "it opens too many calls that get no answer",
@@ -300,7 +300,7 @@ static enum frames_found data_end(struct frames *f)
 
 // --- the client's frames
 
-// Charges the reset of a call, unless the call is old: clients that give up waiting reset many calls at once.
+// Charges the reset of a call, unless the call is old: clients that give up waiting reset many old calls together.
 static enum frames_found reset_charge(struct frames *f)
 {
     const struct frames_call *call = call_find(f, f->in.id);

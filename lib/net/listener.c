@@ -28,7 +28,7 @@ enum {
     EVENTS = 256,
     ACCEPTS_PER_TURN = 64,
     WAIT_US = 10000000,  // limit for a connection's handshake, preface and SETTINGS
-    READ_BYTES = 65536,  // bytes read at once of a connection that C-core does not have yet
+    READ_BYTES = 65536,  // bytes of one read from a connection that C-core does not have yet
     EXPIRE_US = 1000000, // interval between checks for unfinished frames and handshakes
     PAUSE_US = 10000,    // pause of accepting while no descriptor is free
     REFUSED_LOG_US = 10000000,
@@ -64,7 +64,7 @@ struct net_listener {
     int64_t now_us, expire_due_us, log_due_us;
     uint64_t refused;
     struct waiting *oldest, *newest;
-    int n_waiting; // without connections that are in `connections`, too
+    int n_waiting; // number of waiting connections that are not in `connections`
     uint8_t *room; // [READ_BYTES]
     bool was_busy; // connections existed at the last check: their memory may be returned to the system
 };
@@ -95,8 +95,9 @@ static void waiting_add(struct net_listener *l, int fd, const struct sockaddr_in
         l->oldest = w;
     l->newest = w;
     l->n_waiting++;
+    bool proxied = net_sockets_trust(l->connections, &w->address.sin6_addr);
     if (l->handshakes)
-        handshake_start(l->handshakes, &w->handshake, fd, &w->address.sin6_addr);
+        handshake_start(l->handshakes, &w->handshake, fd, proxied ? NULL : &w->address.sin6_addr);
     else
         waiting_watch(l, w);
 }
@@ -114,7 +115,7 @@ static void waiting_unlink(struct net_listener *l, struct waiting *w)
 static void connection_close(struct net_listener *l, int fd, const struct in6_addr *address)
 {
     close(fd);
-    address_counts_remove(net_sockets_addresses(l->connections), address);
+    net_sockets_drop_connection(l->connections, address);
 }
 
 // Frees a connection that has been unlinked, with its descriptor.
@@ -254,10 +255,9 @@ static bool place_make(struct net_listener *l)
 // Returns true if the address may have one more connection.
 static bool address_admit(struct net_listener *l, const struct in6_addr *address)
 {
-    struct address_counts *addresses = net_sockets_addresses(l->connections);
-    if (address_counts_is_barred(addresses, address, l->now_us))
+    if (net_sockets_bar(l->connections, address, l->now_us))
         refused_log(l, "connections of the client's address broke limits again and again");
-    else if (address_counts_add(addresses, address))
+    else if (net_sockets_count_connection(l->connections, address))
         return true;
     else
         refused_log(l, "the client's address has its maximum of connections");

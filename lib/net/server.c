@@ -186,7 +186,8 @@ static int max_calls(const struct rpc_server_options *options)
     return options->max_calls ? options->max_calls : CALLS_MAX;
 }
 
-static struct net_sockets *server_sockets_create(const struct rpc_server_options *options, int port)
+static struct net_sockets *server_sockets_create(const struct rpc_server_options *options,
+                                                 const struct networks *proxies, int port)
 {
     return net_sockets_create(&(struct net_sockets_options){
         .limits = {.max_calls = max_calls(options),
@@ -200,6 +201,7 @@ static struct net_sockets *server_sockets_create(const struct rpc_server_options
                    .unanswered_per_second = UNANSWERED_PER_SECOND},
         .port = port,
         .max_per_address = options->max_connections_per_address,
+        .proxies = *proxies,
         .proof = options->proof,
     });
 }
@@ -305,6 +307,8 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
 {
     if (!options->address || !*options->address)
         return status_fail(STATUS_INVALID, "no address to listen on: HOST:PORT is required");
+    struct networks proxies;
+    TRY(networks_parse(options->trusted_proxies, &proxies));
     struct net_listener_options listen = {
         .address = options->address,
         .max_connections = options->max_connections ? options->max_connections : descriptors_share(4, CONNECTIONS_MAX),
@@ -326,8 +330,9 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
     net_object_opened();
     server->tls = listen.tls;
     server->listener = listener;
+    server->proxies = proxies;
     server->port = net_listener_port(listener);
-    server->sockets = server_sockets_create(options, server->port);
+    server->sockets = server_sockets_create(options, &server->proxies, server->port);
     server->methods = options->methods;
     server->context = options->context;
     server->authorise = options->authorise;
