@@ -363,6 +363,13 @@ size_t http_stream_send(struct http_exchange *x, const void *bytes, size_t size)
     return unread;
 }
 
+void http_stream_abort(struct http_exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    if (!x->closed && !x->ended) abandon(x);
+    pthread_mutex_unlock(&x->lock);
+}
+
 void http_stream_end(struct http_exchange *x)
 {
     pthread_mutex_lock(&x->lock);

@@ -163,6 +163,7 @@ void http_stream_begin(struct http_exchange *x, int status, const char *content_
 // Sends one chunk; `size` 0 sends none. Returns the bytes of this response that the socket has not taken yet.
 size_t http_stream_send(struct http_exchange *x, const void *bytes, size_t size);
 void http_stream_end(struct http_exchange *x);
+void http_stream_abort(struct http_exchange *x); // disconnects, so that the client sees that the stream is incomplete
 
 // --- requests of the process itself, which come from no connection. Their handlers answer them like other requests.
 struct http_local {

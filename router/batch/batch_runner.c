@@ -553,13 +553,14 @@ enum status batch_runner_open(struct file_store *store, const struct batch_ops *
     return STATUS_OK;
 }
 
-void batch_runner_close(struct batch_runner *runner)
+void batch_runner_stop(struct batch_runner *runner)
 {
-    if (!runner) return;
     pthread_mutex_lock(&runner->lock);
+    bool stopped = runner->stopping;
     runner->stopping = true;
     pthread_cond_signal(&runner->wake);
     pthread_mutex_unlock(&runner->lock);
+    if (stopped) return;
     pthread_join(runner->thread, NULL);
     struct batch_command *commands;
     struct batch_call *done;
@@ -577,6 +578,12 @@ void batch_runner_close(struct batch_runner *runner)
         next = job->next;
         batch_job_free(job);
     }
+}
+
+void batch_runner_close(struct batch_runner *runner)
+{
+    if (!runner) return;
+    batch_runner_stop(runner);
     batch_table_close(&runner->table);
     pthread_cond_destroy(&runner->wake);
     pthread_mutex_destroy(&runner->lock);

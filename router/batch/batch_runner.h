@@ -54,7 +54,10 @@ typedef void batch_done_fn(void *arg, enum status status, json_t *object);
 
 // Loads the batches and continues unfinished ones. `store` is borrowed.
 enum status batch_runner_open(struct file_store *store, const struct batch_ops *ops, struct batch_runner **runner_p);
-// Ends the requests in flight. Their batches continue after the next start. NULL is allowed.
+// Ends the requests in flight, whose batches continue after the next start. Batches are still shown, but not created or
+// cancelled. May be called again.
+void batch_runner_stop(struct batch_runner *runner);
+// Stops and frees the runner. NULL is allowed.
 void batch_runner_close(struct batch_runner *runner);
 struct batch_table *batch_runner_table(struct batch_runner *runner);
 
