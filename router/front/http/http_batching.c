@@ -83,6 +83,24 @@ void http_batching_close(struct http_batching *batching)
     free(batching);
 }
 
+struct batch_metrics http_batching_metrics(struct http_batching *batching)
+{
+    _Static_assert((int)METRICS_BATCH_STATES == (int)BATCH_STATES, "the table of metrics names each state");
+    if (!batching) return (struct batch_metrics){.files = 0};
+    const struct file_store_use use = file_store_get_use(batching->store);
+    const struct batch_runner_counts counts = batch_runner_count(batching->runner);
+    const struct batch_counts batches = batch_table_count(batch_runner_table(batching->runner));
+    struct batch_metrics metrics = {.files = use.files,
+                                    .bytes = (int64_t)use.bytes,
+                                    .in_flight = counts.in_flight,
+                                    .completed = counts.completed,
+                                    .failed = counts.failed,
+                                    .retried = counts.retried};
+    for (int i = 0; i < BATCH_STATES; i++)
+        metrics.batches[i] = batches.batches[i];
+    return metrics;
+}
+
 // --- handlers
 
 struct http_batching *http_batching_of(struct http_exchange *x)

@@ -7,6 +7,7 @@
 #include "router/batch/disk_pool.h"
 #include "router/batch/file_store.h"
 #include "router/front/http/http_call.h"
+#include "router/metrics/metrics.h"
 
 struct http_service;
 
@@ -30,6 +31,8 @@ enum status http_batching_open(struct http_service *service, const struct http_b
 // again. NULL is allowed here and in the next function.
 void http_batching_stop(struct http_batching *batching);
 void http_batching_close(struct http_batching *batching); // after the server is closed
+
+struct batch_metrics http_batching_metrics(struct http_batching *batching); // zeros for NULL
 
 // Returns the batching of an exchange's service. Returns NULL and answers with 501 if the router has no folder, or with
 // the refusal of the key's limits.
