@@ -86,7 +86,7 @@ struct listen_options {
     {.name = "batch-dir", .type = OPTION_STRING, .value = &(b).dir, .placeholder = "DIR",                              \
      .help = "folder for the files of POST /v1/files and the batches of POST /v1/batches, which continue after a "     \
              "restart; it is created if needed, and one router uses it. Default: no files and batches"},               \
-    {.name = "batch-window", .type = OPTION_INT, .value = &(b).window, .default_text = "64", .min = 1, .max = 100000,  \
+    {.name = "batch-window", .type = OPTION_INT, .value = &(b).window, .default_text = "1024", .min = 1, .max = 100000,  \
      .unit = "requests", .help = "requests of batches in flight, all batches together"},                               \
     {.name = "batch-file-mb", .type = OPTION_INT, .value = &(b).file_mb, .default_text = "512", .min = 1,              \
      .max = 1048576, .unit = "MiB", .help = "largest file of POST /v1/files; the input of a batch has at most 200 "    \

@@ -23,7 +23,7 @@ static int n_calls;
 static pthread_mutex_t calls_lock = PTHREAD_MUTEX_INITIALIZER;
 static atomic_int answers_left; // further requests are kept
 static atomic_int refusals_left;
-static atomic_int window;
+static atomic_int window, end_above;
 static int http_status;
 static size_t answer_bytes;
 
@@ -56,9 +56,9 @@ static void close_call(void *user, void *handle)
     call->open = false;
 }
 
-static int get_window(void *user)
+static struct batch_window get_window(void *user)
 {
-    return atomic_load(&window);
+    return (struct batch_window){atomic_load(&window), atomic_load(&end_above)};
 }
 
 static const struct batch_ops ops = {start_call, close_call, get_window, NULL};
@@ -87,6 +87,7 @@ static void setup(void)
     atomic_store(&answers_left, 1000);
     atomic_store(&refusals_left, 0);
     atomic_store(&window, 2);
+    atomic_store(&end_above, 1000);
     http_status = 200;
     answer_bytes = 1;
     runner_open();
@@ -321,6 +322,24 @@ START_TEST(no_more_requests_than_the_window_are_in_flight)
 }
 END_TEST
 
+START_TEST(requests_end_and_start_again_with_the_window)
+{
+    atomic_store(&answers_left, 0);
+    atomic_store(&window, 4);
+    create(input);
+    AWAIT(batch_runner_count(runner).in_flight == 4);
+    atomic_store(&window, 1);
+    atomic_store(&end_above, 1);
+    AWAIT(batch_runner_count(runner).in_flight == 1);
+    ck_assert(calls[0].open); // the one that was started first
+    atomic_store(&answers_left, 1000);
+    atomic_store(&window, 4);
+    answer(&calls[0].start);
+    AWAIT(state_is("completed"));
+    expect_results(LINES);
+}
+END_TEST
+
 // Stops after any number of answers, and continues.
 START_TEST(a_restart_loses_no_answer_and_repeats_none)
 {
@@ -486,6 +505,7 @@ SUITE("batch_runner")
     TEST(a_refused_request_is_an_error_of_its_line);
     TEST(a_request_that_the_router_cannot_take_now_is_sent_again);
     TEST(no_more_requests_than_the_window_are_in_flight);
+    TEST(requests_end_and_start_again_with_the_window);
     LOOP(a_restart_loses_no_answer_and_repeats_none, 0, LINES);
     LOOP(a_crash_at_the_end_of_a_batch_is_repaired, 0, 3);
     LOOP(a_cancelled_batch_keeps_its_answers, 0, 2);

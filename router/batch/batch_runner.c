@@ -25,7 +25,7 @@ enum {
     INPUT_BYTES = 200 << 20,    // largest input file
     RESERVE_BYTES = 64 << 10,   // kept on the disk for the end of a batch
 };
-#define TICK_US      1000000
+#define TICK_US      100000 // the window is asked for again after this time
 #define PAUSE_US     250000
 #define PAUSE_MAX_US 8000000
 #define EXPIRE_US    10000000
@@ -194,7 +194,7 @@ static void call_finish(struct batch_runner *runner, struct batch_call *call)
 
 static bool may_start(struct batch_runner *runner)
 {
-    return runner->in_flight < runner->ops.window(runner->ops.user) &&
+    return runner->in_flight < runner->ops.window(runner->ops.user).most &&
            (!runner->in_flight || runner->in_flight_bytes < IN_FLIGHT_BYTES) &&
            clock_now_us() >= runner->paused_until_us;
 }
@@ -223,6 +223,21 @@ static bool start_one(struct batch_runner *runner, struct batch_job *job)
     runner->in_flight_bytes += request.request.body_bytes;
     call_start(runner, call);
     return true;
+}
+
+// Ends the requests started last that the window no longer allows.
+static void end_requests(struct batch_runner *runner)
+{
+    int end_above = runner->ops.window(runner->ops.user).end_above;
+    for (struct batch_call *call = runner->calls; call && runner->in_flight > end_above; call = call->next) {
+        if (!call->handle) continue;
+        call_stop(runner, call);
+        pthread_mutex_lock(&runner->lock);
+        done_remove(runner, call);
+        pthread_mutex_unlock(&runner->lock);
+        bytes_free(&call->answer);
+        runner->n_waiting++;
+    }
 }
 
 // Starts a request of each job in turn until the window is full.
@@ -527,6 +542,7 @@ static void *runner_run(void *arg)
         expire(runner, clock_now_us());
         jobs_fill(runner);
         worked = jobs_step(runner);
+        end_requests(runner);
         start_requests(runner);
         pthread_mutex_lock(&runner->lock);
     }

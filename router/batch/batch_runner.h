@@ -14,7 +14,8 @@
 //
 // The runner starts requests of all unfinished batches in turn, through functions of its owner. It keeps up to a window
 // of requests in flight, and counts the bytes of their bodies, so its memory is bounded. A request that the router
-// refuses for now (429, 503) is started again after a pause that grows, until the batch expires.
+// refuses for now (429, 503), or that is ended because the window has become smaller, is started again after a pause
+// that grows, until the batch expires.
 #pragma once
 
 #include "router/batch/batch_table.h"
@@ -33,12 +34,18 @@ struct batch_start {
 };
 enum { BATCH_REQUEST_ID_ROOM = 40 };
 
+// How many requests may be in flight at present. At `most` requests no further one is started. Over `end_above` the
+// ones started last are ended, and start again later.
+struct batch_window {
+    int most, end_above;
+};
+
 struct batch_ops {
     // Starts a request. Writes its id. Returns its handle, which close() frees. `respond` may be called before it
     // returns.
     void *(*start)(void *user, const struct batch_start *start, char request_id[BATCH_REQUEST_ID_ROOM]);
     void (*close)(void *user, void *handle); // ends the request if it runs
-    int (*window)(void *user);               // returns how many requests may be in flight at present; may be 0
+    struct batch_window (*window)(void *user);
     void *user;
 };
 

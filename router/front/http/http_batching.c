@@ -4,8 +4,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "router/front/http/http_service.h"
+
+#define MEASURE_US 50000
 
 // --- requests of batches
 
@@ -42,10 +45,31 @@ static void call_close(void *user, void *handle)
     http_local_close(handle);
 }
 
-static int call_window(void *user)
+static void event_measure(struct core *c, void *arg, int64_t now_us)
 {
-    const struct http_batching *batching = user;
-    return atomic_load(&batching->service->front->serving) ? batching->window : 0;
+    struct http_batching *batching = arg;
+    const struct core_load load = core_get_load(c);
+    atomic_store(&batching->places, load.places);
+    atomic_store(&batching->others, load.requests - load.background);
+}
+
+// Leaves a quarter of the places of the worker groups to other requests, and an eighth before requests are ended for
+// them. So single requests come and go without an effect on the batches.
+static struct batch_window call_window(void *user)
+{
+    struct http_batching *batching = user;
+    const struct front *front = batching->service->front;
+    int64_t now_us = clock_now_us();
+    if (now_us - atomic_load(&batching->measured_us) > MEASURE_US) {
+        atomic_store(&batching->measured_us, now_us);
+        loop_post(front->loop, event_measure, batching);
+    }
+    int places = atomic_load(&batching->places), others = atomic_load(&batching->others);
+    int most = places - places / 4 - others, end_above = places - places / 8 - others;
+    if (most < 1) most = places > others; // one place is a window, too
+    if (most > batching->window) most = batching->window;
+    if (end_above < most) end_above = most;
+    return (struct batch_window){atomic_load(&front->serving) ? most : 0, end_above};
 }
 
 // --- life

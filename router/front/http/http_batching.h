@@ -16,7 +16,10 @@ struct http_batching {
     struct file_store *store;
     struct batch_runner *runner;
     struct disk_pool *disk;
-    int window; // requests of batches that may be in flight
+    int window; // most requests of batches in flight
+    // The load that the core's thread measured last. The window follows it.
+    atomic_int places, others; // sequences that the worker groups can run; requests that are not of batches
+    atomic_llong measured_us;
 };
 
 struct http_batching_options {

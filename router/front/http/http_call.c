@@ -282,6 +282,7 @@ struct http_call *http_call_create_local(struct principal *principal)
     call->number = random_number();
     request_id_write(NULL, call->number, call->request_id);
     call->principal = principal;
+    call->background = true;
     return call;
 }
 

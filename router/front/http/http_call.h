@@ -18,6 +18,7 @@ struct http_call {
     char request_id[HTTP_ID_ROOM]; // value of the header x-request-id, sent by the client or made from `number`
     struct principal *principal;   // the caller; NULL: no API keys are used
     struct client *client;         // owns the requests of the exchange; NULL: it has no requests
+    bool background;               // a request of a batch
     void *transfer;                // an upload or download; NULL: none
     struct intake_owner waiting;   // only if `client` is NULL: the job of the body while it waits in the intake pool
 };
