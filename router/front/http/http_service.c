@@ -18,6 +18,7 @@
 #include "router/front/http/http_metrics.h"
 #include "router/front/http/http_openai.h"
 #include "router/front/http/http_responses.h"
+#include "router/front/http/http_score.h"
 #include "router/front/live/live_pages.h"
 #include "router/front/live/metrics_reporter.h"
 #include "router/front/request/intake.h"
@@ -84,6 +85,7 @@ static const struct http_route routes[] = {
     ROUTE("GET", "/v1/batches", http_batches_list),
     ROUTE("POST", "/v1/batches/*", http_batches_cancel),
     ROUTE("GET", "/v1/batches/*", http_batches_get),
+    ROUTE("POST", "/v1/compress", http_compress_post),
     ROUTE("GET", "/v1/models", http_models_get),
     ROUTE("GET", "/v1/models/*", http_models_get),
     ROUTE("POST", "/tokenize", http_tokenize_post),
