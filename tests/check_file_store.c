@@ -69,7 +69,8 @@ START_TEST(a_deleted_file_is_gone_and_its_room_is_free)
 }
 END_TEST
 
-// Every set of files that a crash can leave of one file: bit 0 the content, 1 the record, 2 the unfinished content.
+// Tries each set of files that a crash can leave of one file. _i has bit 0 for the content, 1 for the record, and 2 for
+// the unfinished content.
 START_TEST(a_crash_leaves_a_whole_file_or_none)
 {
     static const char *const suffixes[] = {"", ".json", ".part"};

@@ -17,7 +17,7 @@ enum {
     MULTIPART_PARTS_MAX = 64,
 };
 
-// What the caller does with the parts. A failure ends the parsing.
+// Functions of the caller that take the parts. A failure ends the parsing.
 struct multipart_ops {
     // `filename` is NULL if the part has none. Both texts are valid during the call, and may be malformed UTF-8.
     enum status (*begin)(void *arg, const char *name, const char *filename);

@@ -34,7 +34,7 @@ struct batch_start {
 };
 enum { BATCH_REQUEST_ID_ROOM = 40 };
 
-// How many requests may be in flight at present. At `most` requests no further one is started. Over `end_above` the
+// Bounds of the requests in flight at present. At `most` requests no further one is started. Over `end_above` the
 // ones started last are ended, and start again later.
 struct batch_window {
     int most, end_above;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All batches in the folder of --batch-dir, oldest first. The thread of the batches changes them, under the table's
-// lock. Any thread may ask for a batch as the API shows it.
+// The table of the batches in the folder of --batch-dir, oldest first. The thread of the batches changes them, under
+// the table's lock. Any thread may ask for a batch as the API shows it.
 #pragma once
 
 #include <pthread.h>
