@@ -62,17 +62,20 @@ START_TEST(lines_of_answers_have_the_forms_of_the_api)
     struct bytes out = {0};
     char line_id[BATCH_LINE_ID_ROOM];
     batch_line_id(batch_id, 42, line_id);
-    batch_line_add_answer(&out, line_id, "a\"b", 200, "req-1", "{\n\"x\":1}", 8);
+    batch_line_add_answer(&out, line_id, "a\"b", 200, "req-1", "{\n\"x\":\"\xe2\x80\xa8\xe2\x80\xac\xc2\x85\"}",
+                          sizeof "{\n\"x\":\"\xe2\x80\xa8\xe2\x80\xac\xc2\x85\"}" - 1);
     ck_assert_int_eq(batch_line_index(batch_id, out.data, out.n), 42);
     ck_assert_int_eq(batch_line_index("batch_f123456789abcdef0123456789abcdef", out.data, out.n), -1);
     ck_assert_int_eq(batch_line_index(batch_id, out.data, BATCH_LINE_START_BYTES - 1), -1);
     batch_line_add_error(&out, line_id, "c", "batch_expired", "too late");
     bytes_add(&out, "", 1);
-    ck_assert_str_eq(out.data, "{\"id\":\"batch_req_0123456789abcdef012345670000002a\",\"custom_id\":\"a\\\"b\","
-                               "\"response\":{\"status_code\":200,\"request_id\":\"req-1\",\"body\":{ \"x\":1}},"
-                               "\"error\":null}\n"
-                               "{\"id\":\"batch_req_0123456789abcdef012345670000002a\",\"custom_id\":\"c\","
-                               "\"response\":null,\"error\":{\"code\":\"batch_expired\",\"message\":\"too late\"}}\n");
+    ck_assert_str_eq(
+        out.data,
+        "{\"id\":\"batch_req_0123456789abcdef012345670000002a\",\"custom_id\":\"a\\\"b\","
+        "\"response\":{\"status_code\":200,\"request_id\":\"req-1\",\"body\":{ \"x\":\"\\u2028\xe2\x80\xac\\u0085\"}},"
+        "\"error\":null}\n"
+        "{\"id\":\"batch_req_0123456789abcdef012345670000002a\",\"custom_id\":\"c\","
+        "\"response\":null,\"error\":{\"code\":\"batch_expired\",\"message\":\"too late\"}}\n");
     bytes_free(&out);
 }
 END_TEST

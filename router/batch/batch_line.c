@@ -140,7 +140,7 @@ static void add(struct bytes *out, const char *json)
 static void add_string(struct bytes *out, const char *text)
 {
     json_t *string = json_string(text);
-    char *json = string ? json_dumps(string, JSON_ENCODE_ANY) : NULL;
+    char *json = string ? json_dumps(string, JSON_ENCODE_ANY | JSON_ENSURE_ASCII) : NULL;
     add(out, json ? json : "null");
     free(json);
     json_decref(string);
@@ -154,6 +154,38 @@ static void add_start(struct bytes *out, const char *line_id, const char *custom
     add_string(out, custom_id);
 }
 
+// Returns the escape of the character at `text` if some readers end a line there (U+0085, U+2028, U+2029), or NULL.
+// Sets *size_p to the size of the character.
+static const char *line_end_escape(const char *text, size_t size, size_t *size_p)
+{
+    static const struct {
+        const char *bytes, *escape;
+    } ends[] = {{"\xc2\x85", "\\u0085"}, {"\xe2\x80\xa8", "\\u2028"}, {"\xe2\x80\xa9", "\\u2029"}};
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        *size_p = strlen(ends[i].bytes);
+        if (size >= *size_p && memcmp(text, ends[i].bytes, *size_p) == 0) return ends[i].escape;
+    }
+    return NULL;
+}
+
+// Appends JSON as a part of a line. Characters that end a line are escaped, because they can only be in strings, or, as
+// line breaks between two tokens, become blanks.
+static void add_body(struct bytes *out, const char *body, size_t size)
+{
+    size_t from = 0, n;
+    for (size_t i = 0; i < size; i++) {
+        bool is_break = body[i] == '\n' || body[i] == '\r';
+        bool is_lead = body[i] == '\xc2' || body[i] == '\xe2';
+        const char *instead = is_break ? " " : is_lead ? line_end_escape(body + i, size - i, &n) : NULL;
+        if (!instead) continue;
+        bytes_add(out, body + from, i - from);
+        add(out, instead);
+        i += is_break ? 0 : n - 1;
+        from = i + 1;
+    }
+    bytes_add(out, body + from, size - from);
+}
+
 void batch_line_add_answer(struct bytes *out, const char *line_id, const char *custom_id, int http_status,
                            const char *request_id, const char *body, size_t body_bytes)
 {
@@ -163,13 +195,10 @@ void batch_line_add_answer(struct bytes *out, const char *line_id, const char *c
     add(out, text);
     add_string(out, request_id);
     add(out, ",\"body\":");
-    size_t from = out->n;
     if (body_bytes)
-        bytes_add(out, body, body_bytes);
+        add_body(out, body, body_bytes);
     else
         add(out, "null");
-    for (size_t i = from; i < out->n; i++) // a line break between two tokens of JSON is the same as a blank
-        if (out->data[i] == '\n' || out->data[i] == '\r') out->data[i] = ' ';
     add(out, "},\"error\":null}\n");
 }
 

@@ -61,6 +61,15 @@ static bool download_send(struct download *d, char *piece, size_t *unread_p)
     return n > 0;
 }
 
+// Leaves the next piece to on_drain or on_close. Returns true if the work goes on instead, because the client has read
+// enough meanwhile: no on_drain comes for bytes that it read before.
+static bool download_goes_on(struct download *d)
+{
+    atomic_store(&d->waits, true);
+    bool ready = http_stream_send(d->x, "", 0) < HTTP_WINDOW_BYTES || atomic_load(&d->closed);
+    return ready && atomic_exchange(&d->waits, false);
+}
+
 static void download_run(void *arg)
 {
     struct download *d = arg;
@@ -68,14 +77,8 @@ static void download_run(void *arg)
     bool more = d->fd >= 0 || download_begin(d), mine = true;
     while (more && mine && !atomic_load(&d->closed)) {
         size_t unread = 0;
-        // Set before the piece is sent, because on_drain may come before http_stream_send() returns.
-        atomic_store(&d->waits, true);
         more = download_send(d, piece, &unread);
-        if (more && unread >= HTTP_WINDOW_BYTES && !atomic_load(&d->closed)) {
-            free(piece);
-            return; // on_drain or on_close goes on
-        }
-        mine = atomic_exchange(&d->waits, false);
+        mine = !more || unread < HTTP_WINDOW_BYTES || download_goes_on(d);
     }
     free(piece);
     if (mine) download_unref(d);
