@@ -61,6 +61,7 @@ static const struct option options[] = {
      .help = "model name that clients may ask for; give the option once for each name. Answers have the first name. "
              "Default: name of the --model directory"},
     LISTEN_OPTION_ROWS(o.listen),
+    BATCH_OPTION_ROWS(o.listen.batch),
     {.name = "api-keys", .type = OPTION_STRING, .value = &o.api_keys, .placeholder = "FILE",
      .help = "file of API keys, made with forepack keys: clients must send one of them. Read again when it changes. "
              "Default: every client is allowed"},
@@ -501,6 +502,7 @@ static enum status router_serve(struct front *front, struct listeners *listeners
               LOG_FIELD("context_tokens", front->config.max_context), LOG_FIELD("vocab_size", front->config.vocab_size),
               LOG_FIELD("chat_template", front->chat ? chat_template_name(front->chat) : "none"));
     signals_await(front, listeners, signals);
+    http_service_drain(listeners->http);
     if (router_drain(front, signals)) loop_post(front->loop, event_release_nodes, NULL);
     listeners_close(listeners, 1000);
     return STATUS_OK;

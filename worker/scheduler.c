@@ -51,7 +51,7 @@ static int draft_length(const struct scheduler *s)
 {
     int decodes = 0;
     for (int i = 0; i < s->n_running; i++)
-        decodes += sequence_pending(s->running[i]) == 1;
+        decodes += sequence_pending(s->running[i]) == 1 && !s->running[i]->is_paused;
     bool is_paced = s->limits.pace_us != PACE_UNLIMITED;
     return is_paced ? draft_pace_length(&s->draft_pace, decodes) : UNPACED_DRAFT;
 }

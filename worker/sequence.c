@@ -130,6 +130,7 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     struct sequence *s = mem_alloc(sizeof *s);
     s->id = r->id;
     s->salt = r->salt;
+    s->is_background = r->background;
     s->sampling = r->sampling;
     s->sampling.logit_bias = logit_bias_copy(&r->sampling.logit_bias);
     s->sampling.grammar.text = NULL; // the matcher has the grammar, see sequence_set_matcher()

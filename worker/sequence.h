@@ -46,6 +46,7 @@ struct sequence_request {
     const int32_t *draft; // [n_draft] draft tokens from output token 0 on, also in a replay
     int n_draft;
     bool prompt_lookup; // prompt lookup may draft for the sequence
+    bool background;    // the sequence is computed only in passes without other sequences
 };
 
 struct sequence_limits {
@@ -79,6 +80,8 @@ struct sequence {
     int n_reused;              // prompt tokens found in the prefix cache when the sequence ran for the first time
     bool started;              // the sequence has run, and n_reused is set
     bool reported_reused;      // n_reused has been reported
+    bool is_background;        // as in struct sequence_request
+    bool is_paused;            // it is a background sequence, and other sequences go first in this pass
     bool is_chunked;           // a pass contained part of its prompt
     uint64_t last_pass;        // number of the last pass with rows of the sequence; 0: none
     // number of the last pass with a row that the host samples; before the first such row, the pass that started the

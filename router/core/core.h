@@ -243,6 +243,11 @@ bool core_idle(const struct core *c);
 void core_release_nodes(struct core *c, int64_t now_us);
 
 // --- status
+struct core_load {
+    int requests, background; // all requests; those in the background
+    int places;               // sequences that the worker groups can run at one time
+};
+struct core_load core_get_load(const struct core *c);
 struct node_status {
     struct node_hello hello;
     const char *state; // see core_health_state()

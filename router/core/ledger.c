@@ -32,6 +32,7 @@ int64_t ledger_waiting_tokens(const struct ledger *ledger)
 static void waiting_add(struct ledger *ledger, const struct request *r, int sign)
 {
     struct class_count *count = &ledger->waiting[ledger_class_of(r->spec.priority)];
+    ledger->background += r->spec.background ? sign : 0;
     int64_t tokens = sign * request_queue_tokens(r);
     count->requests += sign;
     count->tokens += tokens;
@@ -165,6 +166,16 @@ static void long_prompt_count(struct node_account *in, const struct request_acco
     in->long_attention_pairs += sign * a->attention_pairs;
 }
 
+// Counts the request in the bin and in the work of its node, until work_uncount().
+static void work_count(struct core_bin *bin, struct node_account *in, const struct request_account *a)
+{
+    bin->open_fitting += !a->is_long;
+    in->requests_in_bins++;
+    in->bin_tokens += a->rows;
+    in->bin_attention_pairs += a->attention_pairs;
+    if (a->is_long) long_prompt_count(in, a, 1);
+}
+
 void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *node, struct core_bin *bin)
 {
     struct node_account *in = &node->sched.account;
@@ -176,19 +187,17 @@ void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *n
     a->bin_id = bin->id;
     a->rows = computed;
     a->attention_pairs = cost_pairs(computed, rows - computed);
-    a->is_long = computed > sched_node_pass_rows(&node->sched);
+    a->is_background = r->spec.background;
+    a->is_long = computed > sched_node_pass_rows(&node->sched) && !a->is_background;
     bin->open++;
-    bin->open_fitting += !a->is_long;
-    in->requests_in_bins++;
-    in->bin_tokens += a->rows;
-    in->bin_attention_pairs += a->attention_pairs;
-    if (a->is_long) long_prompt_count(in, a, 1);
+    if (!a->is_background) work_count(bin, in, a);
     hold_blocks(r);
     in->running_alone += r->sched.runs_alone;
     request_list_append(&in->requests, &r->sched);
     node_index_note_change(&node->sched);
     if (!on_worker(r)) return;
     ledger->running++;
+    ledger->background += r->spec.background;
     waiting_add(ledger, r, -1);
 }
 
@@ -216,21 +225,25 @@ void ledger_scanned(struct ledger *ledger, enum node_role role, uint64_t scan_co
     ledger->bins[role].scan_cost += scan_cost;
 }
 
+static void work_uncount(struct core_bin *bin, struct node_account *in, const struct request_account *a)
+{
+    in->requests_in_bins--;
+    in->bin_tokens -= a->rows;
+    in->bin_attention_pairs -= a->attention_pairs;
+    if (a->is_long) {
+        long_prompt_count(in, a, -1);
+    } else if (--bin->open_fitting == 0) {
+        in->bins--;
+    }
+}
+
 // Notes that the bin does not wait for the request any more. Frees the bin when it waits for no request.
 static void bin_settled(struct request *r)
 {
     struct core_bin *bin = r->account.bin;
     if (!bin) return;
-    struct node_account *in = &r->account.node->sched.account;
-    in->requests_in_bins--;
-    in->bin_tokens -= r->account.rows;
-    in->bin_attention_pairs -= r->account.attention_pairs;
     r->account.bin = NULL;
-    if (r->account.is_long) {
-        long_prompt_count(in, &r->account, -1);
-    } else if (--bin->open_fitting == 0) {
-        in->bins--;
-    }
+    if (!r->account.is_background) work_uncount(bin, &r->account.node->sched.account, &r->account);
     if (--bin->open == 0) free(bin);
     node_index_note_change(&r->account.node->sched);
 }
@@ -244,6 +257,7 @@ void ledger_left_node(struct ledger *ledger, struct request *r)
     node_index_note_change(&a->node->sched);
     if (on_worker(r)) {
         ledger->running--;
+        ledger->background -= r->spec.background;
         waiting_add(ledger, r, 1);
     }
     request_list_remove(&r->sched);

@@ -31,6 +31,7 @@ struct pool_counts {
 struct ledger {
     int vocab_size;
     int running;                               // requests on worker groups
+    int background;                            // background requests, on worker groups or waiting
     struct class_count waiting[QUEUE_CLASSES]; // requests on no worker group
     struct core_totals totals;
     struct bin_totals bins[NODE_ROLES];

@@ -96,6 +96,7 @@ struct request_account {
     uint64_t bin_id;
     struct tenant_account *tenant; // account of the request's tenant, from admission to end
     bool is_long;                  // the request is a long prompt: it has more rows to compute than a pass of the node
+    bool is_background;            // as in request_spec: the node's bins and work do not include the request
     int rows;                      // rows that the node has to compute for the request
     double attention_pairs;        // attention pairs of these rows, see cost.h
     const struct prefix_run *run;  // prompt blocks that the request holds in the node's prefix record; NULL: none

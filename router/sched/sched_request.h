@@ -35,6 +35,9 @@ struct request_spec {
     bool want_importance;
     bool explain; // the answer tells what each stage decided
     int32_t priority;
+    // The request uses what other requests leave: it never becomes overdue in the queue, does not count as work of its
+    // node, and its group computes it only in passes without other requests.
+    bool background;
     size_t held_bytes; // memory that the front holds for the request: stop strings, or texts to compress
     char *tenant;      // owned, may be NULL
     // identifies the tenant of the API key; request ids are unique per owner; 0: the router uses no keys
