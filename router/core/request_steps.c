@@ -76,6 +76,7 @@ static bool stream_tokens(struct core *c, struct request *r, const struct sequen
 // Ends the request, because the worker group says that the sequence has ended.
 static void sequence_finished(struct core *c, struct request *r, const struct sequence_result *result, int64_t now_us)
 {
+    r->ended_by_token = result->reason == FINISH_REASON_STOP;
     if (result->reason == FINISH_REASON_STOP || result->reason == FINISH_REASON_LENGTH) {
         core_request_finish(c, r, result->reason, STATUS_OK, "", false, now_us);
         return;
