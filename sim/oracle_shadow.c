@@ -200,7 +200,10 @@ void oracle_shadow_check(struct world *w, const struct core *c)
 
 void oracle_shadow_check_tick(struct world *w, const struct core *c)
 {
-    HOLDS(!c->shadows.n_running || !core_waiting_requests(c));
+    int idle = 0;
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node))
+        idle += node->hello.role == NODE_WORKER && !node->sched.draining && !node->sched.account.requests.count;
+    HOLDS(!c->shadows.n_running || waiting_set_count(&c->waiting[NODE_WORKER]) <= idle);
     for (const struct shadow *s = c->shadows.first; s; s = s->next)
         HOLDS(s->running || s->expires_us > w->now_us);
     HOLDS(!c->shadows.n || !sim_router_drains(w->router));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Checks the shadows of pruned requests (router/core/shadow.h): each begins after its request has ended with an answer,
-// runs alone on a worker group while no request waits, is bounded in number, memory and time, ends once, and measures
-// the agreement that the simulated models have. Does nothing in scenarios without shadows.
+// runs alone on a worker group while no request waits for it, is bounded in number, memory and time, ends once, and
+// measures the agreement that the simulated models have. Does nothing in scenarios without shadows.
 #pragma once
 
 #include "router/core/request.h"

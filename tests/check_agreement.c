@@ -192,9 +192,9 @@ START_TEST(changes_are_far_apart)
     struct random_source random = random_stream((uint64_t)_i, 0);
     int since = 0, changes = 0;
     bool falls_back = false;
-    for (int i = 0; i < 8000; i++) {
+    for (int i = 0; i < 3000; i++) {
         since++;
-        bool agrees = random_below(&random, 100) < (i / 1000 % 2 ? 86 : 99);
+        bool agrees = random_below(&random, 100) < (i / 500 % 2 ? 86 : 99);
         if (!add("t", standard, agrees, agrees)) continue;
         ck_assert_int_ge(since, falls_back ? agreement_answers_needed(0.925) : AGREEMENT_LEAST);
         falls_back = !falls_back;

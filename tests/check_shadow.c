@@ -297,6 +297,25 @@ START_TEST(a_request_interrupts_a_shadow)
 }
 END_TEST
 
+START_TEST(a_shadow_goes_on_while_another_group_is_idle)
+{
+    struct node_hello small = fixture_hello(NODE_WORKER, "small");
+    small.kv_blocks /= 2;
+    ask("r");
+    running();
+    struct fake_node *others[] = {fixture_attach(&f, &small), attach_worker("idle")};
+    struct client *first = fixture_send(&f, PROMPT, 2);
+    ck_assert(fake_node_has(others[0], first) || fake_node_has(others[1], first));
+    ck_assert_int_eq(shadows()->n_running, 1);
+    struct client *second = fixture_send(&f, PROMPT, 2); // the group left may be too small for it
+    ck_assert_int_eq(shadows()->n_running, fake_node_has(others[0], first));
+    fake_node_step(&f, others[fake_node_has(others[1], first)], first, 0, 1, FINISH_REASON_STOP);
+    for (int i = 0; i < 2; i++)
+        if (fake_node_has(others[i], second)) finish(others[i], second);
+    if (fake_node_has(worker, second)) finish(worker, second);
+}
+END_TEST
+
 START_TEST(no_shadow_runs_while_a_prompt_is_scored)
 {
     struct client *scored = request_make("s");
@@ -483,6 +502,7 @@ SUITE("shadow")
     TEST(whole_prompts_and_failed_requests_get_no_shadow);
     TEST(shadows_are_off_without_a_share);
     TEST(a_request_interrupts_a_shadow);
+    TEST(a_shadow_goes_on_while_another_group_is_idle);
     TEST(no_shadow_runs_while_a_prompt_is_scored);
     TEST(a_shadow_is_dropped_after_some_interruptions);
     TEST(a_shadow_of_a_lost_group_runs_on_another);

@@ -10,7 +10,7 @@
 
 #define ERROR_SHARE     0.05 // one-sided
 #define RETURN_MARGIN   0.25 // part of the rest to 1 by which the lower bound must exceed the promise
-#define BISECTION_STEPS 50
+#define BISECTION_STEPS 40
 #define SMALLEST_PART   1e-18
 
 // --- the bounds

@@ -136,7 +136,7 @@ static void request_follow(struct core *c, struct request *r, const struct score
 void core_submit(struct core *c, struct request *r, int64_t now_us)
 {
     if (r->state == REQUEST_RECEIVED) request_set_state(r, REQUEST_TOKENISED);
-    shadows_interrupt(c, now_us); // before the wait of the request is predicted
+    shadows_make_room(c, 1, now_us); // before the wait of the request is predicted
     ledger_arrived(&c->ledger, r);
     admission_reduce_output(c, r, now_us);
     enum status status = admission_check(c, r, now_us);
@@ -212,7 +212,7 @@ void core_tick(struct core *c, int64_t now_us)
     expire_requests(c, now_us);
     core_health_check(c, now_us);
     core_drafting_flush(c);
-    if (core_waiting_requests(c)) shadows_interrupt(c, now_us);
+    shadows_make_room(c, 0, now_us);
     uint64_t last_bin = c->last_bin;
     core_dispatch(c, now_us);
     shadows_tick(c, c->last_bin == last_bin, now_us);

@@ -8,8 +8,8 @@
 //
 // - Requests are chosen by a hash of their id. At most `per_s` shadows are made in a second.
 // - A shadow waits outside the queue, in a list of at most SHADOW_PENDING_MAX shadows and SHADOW_TOKENS_MAX tokens, and
-//   for at most SHADOW_WAIT_US. It runs alone on a worker group without requests, while no request waits or is scored.
-//   When a request arrives, shadows are cancelled and wait again. So a request waits for a shadow only until the group
+//   for at most SHADOW_WAIT_US. It runs alone on a worker group without requests. When there are fewer idle groups than
+//   requests that need one, shadows are cancelled and wait again. So a request waits for a shadow only until the group
 //   ends the pass that it is in.
 // - A shadow has no tenant, and counts in no bound, quota, total or measure of requests. Nodes count its work.
 // - Draining ends all shadows. A shadow is kept in memory only, and its tokens are freed when it ends.
@@ -22,7 +22,7 @@
 
 struct core;
 
-enum { SHADOW_PENDING_MAX = 64, SHADOW_TOKENS_MAX = 1 << 20, SHADOW_TRIES = 3 };
+enum { SHADOW_PENDING_MAX = 64, SHADOW_TOKENS_MAX = 1 << 20, SHADOW_TRIES = 8 };
 #define SHADOW_WAIT_US INT64_C(60000000)
 
 struct shadow_options {

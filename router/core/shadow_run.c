@@ -42,6 +42,11 @@ static void shadow_send(struct core *c, struct shadow *s, struct core_node *node
     core_dispatch_alone(c, r, node, now_us);
 }
 
+static int64_t entries_of(const struct node_limits *limits)
+{
+    return (int64_t)limits->kv_blocks * limits->block_tokens;
+}
+
 static bool fits(const struct core_node *node, const struct shadow *s)
 {
     const struct request_spec spec = {.n_tokens = s->n_tokens, .sampling = {.max_tokens = 1}};
@@ -50,12 +55,34 @@ static bool fits(const struct core_node *node, const struct shadow *s)
     return sched_node_can_hold(&node->sched, &r);
 }
 
-// Dispatches the oldest waiting shadow that an idle worker group can hold.
+static bool is_idle(const struct core_node *node)
+{
+    return node->sched.role == NODE_WORKER && !node->sched.draining && !node->sched.account.requests.count;
+}
+
+// Counts the idle worker groups, each of which holds every request that the groups with shadows could hold.
+static int spare_groups(const struct core *c)
+{
+    int n = 0, context = 0;
+    int64_t entries = 0;
+    for (const struct shadow *s = c->shadows.first; s; s = s->next) {
+        const struct node_limits *limits = s->running ? &s->running->account.node->sched.limits : NULL;
+        if (limits && limits->context_tokens > context) context = limits->context_tokens;
+        if (limits && entries_of(limits) > entries) entries = entries_of(limits);
+    }
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node))
+        n +=
+            is_idle(node) && node->sched.limits.context_tokens >= context && entries_of(&node->sched.limits) >= entries;
+    return n;
+}
+
+// Dispatches the oldest waiting shadow that an idle worker group can hold. Leaves as many groups idle as there are
+// requests that wait or are scored.
 static void shadow_dispatch(struct core *c, int64_t now_us)
 {
+    if (spare_groups(c) <= core_waiting_requests(c)) return;
     for (struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
-        if (node->sched.role != NODE_WORKER || node->sched.draining || node->sched.account.requests.count) continue;
-        for (struct shadow *s = c->shadows.first; s; s = s->next) {
+        for (struct shadow *s = is_idle(node) ? c->shadows.first : NULL; s; s = s->next) {
             if (s->running || !fits(node, s)) continue;
             shadow_send(c, s, node, now_us);
             return;
@@ -63,9 +90,9 @@ static void shadow_dispatch(struct core *c, int64_t now_us)
     }
 }
 
-void shadows_interrupt(struct core *c, int64_t now_us)
+static void interrupt_all(struct core *c, int64_t now_us)
 {
-    for (struct shadow *s = c->shadows.n_running ? c->shadows.first : NULL, *next; s; s = next) {
+    for (struct shadow *s = c->shadows.first, *next; s; s = next) {
         next = s->next;
         if (s->running)
             core_request_finish(c, s->running, FINISH_REASON_CANCELLED, STATUS_CANCELLED, "a request has arrived", true,
@@ -73,12 +100,18 @@ void shadows_interrupt(struct core *c, int64_t now_us)
     }
 }
 
+void shadows_make_room(struct core *c, int arriving, int64_t now_us)
+{
+    if (!c->shadows.n_running) return;
+    if (waiting_set_count(&c->waiting[NODE_WORKER]) + arriving > spare_groups(c)) interrupt_all(c, now_us);
+}
+
 void shadows_tick(struct core *c, bool may_dispatch, int64_t now_us)
 {
     struct shadows *shadows = &c->shadows;
     if (c->draining) {
         shadows->drains = true;
-        shadows_interrupt(c, now_us);
+        interrupt_all(c, now_us);
         shadows_drop_all(shadows);
     }
     for (struct shadow *s = shadows->first, *next; s && s->expires_us <= now_us; s = next) { // in order of their ages
@@ -87,8 +120,7 @@ void shadows_tick(struct core *c, bool may_dispatch, int64_t now_us)
     }
     if (shadows->worst.is_set && now_us - shadows->worst.since_us >= WORST_INTERVAL_US)
         shadow_worst_log(&shadows->worst);
-    if (may_dispatch && shadows->n > shadows->n_running && !core_waiting_requests(c) && !core_dispatch_is_pending(c))
-        shadow_dispatch(c, now_us);
+    if (may_dispatch && shadows->n > shadows->n_running && !core_dispatch_is_pending(c)) shadow_dispatch(c, now_us);
 }
 
 int64_t shadows_next_us(const struct core *c)
