@@ -67,6 +67,9 @@ static int64_t request_sent(struct world *w, struct sim_node *node, struct prefi
                             worker ? r->n_kept_ranges : 1, &blocks);
     if (r->spec.sampling.prompt_logprobs >= 0) n = 0; // the request shares nothing
     rows_check(client, prefixes, blocks, n);
+    if (worker && r->spec.score_only)
+        world_fail(client->w, "request %" PRId64 ": a worker group got it, though it asks only for a score",
+                   client->plan->id);
     if (worker) oracle_fair_served(w->fair, r, sched_request_rows(&r->sched));
     struct prefix_set *computed = sim_node_computed(node);
     if (worker) {

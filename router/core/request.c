@@ -142,7 +142,7 @@ void request_copy_spec(const struct request *from, struct request *to)
 int64_t request_queue_tokens(const struct request *r)
 {
     const struct request_spec *spec = &r->spec;
-    size_t token_bytes = sizeof *spec->tokens, bytes = spec->sampling.grammar.text_bytes + spec->stop_bytes;
+    size_t token_bytes = sizeof *spec->tokens, bytes = spec->sampling.grammar.text_bytes + spec->held_bytes;
     for (int t = 0; t < spec->n_turns; t++)
         bytes += (size_t)spec->turns[t].n_pinned * sizeof *spec->turns[t].pinned;
     return spec->n_tokens + (int64_t)((bytes + token_bytes - 1) / token_bytes);

@@ -19,9 +19,12 @@ struct metrics_snapshot {
     struct process_metrics process;
     const char *model_name;         // borrowed
     uint64_t refused[STATUS_COUNT]; // requests refused before the core saw them
-    int64_t event_backlog;          // events waiting for the core's thread
-    int64_t tokenise_waiting;       // messages waiting to be tokenised
-    uint64_t log_lines_dropped;     // by this process
+    struct compression_counts {
+        uint64_t requests, tokens_before, tokens_after;
+    } compressed;
+    int64_t event_backlog;      // events waiting for the core's thread
+    int64_t tokenise_waiting;   // messages waiting to be tokenised
+    uint64_t log_lines_dropped; // by this process
     struct peer_budget peers[PEER_CLASSES];
     struct http_server_status http;
     struct trace_counts trace; // zeros if requests are not traced

@@ -16,6 +16,7 @@
 #include "router/front/http/http_metrics.h"
 #include "router/front/http/http_openai.h"
 #include "router/front/http/http_responses.h"
+#include "router/front/http/http_score.h"
 #include "router/front/live/live_pages.h"
 #include "router/front/live/metrics_reporter.h"
 #include "router/front/request/intake.h"
@@ -65,6 +66,7 @@ static const struct http_route routes[] = {
     ROUTE("POST", "/v1/messages", messages_post),
     ROUTE("POST", "/v1/messages/count_tokens", http_count_tokens_post),
     ROUTE("POST", "/v1/score", http_score_post),
+    ROUTE("POST", "/v1/compress", http_compress_post),
     ROUTE("GET", "/v1/models", http_models_get),
     ROUTE("GET", "/v1/models/*", http_models_get),
     ROUTE("POST", "/tokenize", http_tokenize_post),

@@ -53,6 +53,11 @@ static void snapshot_take(struct metrics_reporter *reporter, struct metrics_snap
     if (front->tracer) tracer_get_counts(front->tracer, &snapshot->trace);
     for (int status = 0; status < STATUS_COUNT && front->refusals; status++)
         snapshot->refused[status] = atomic_load(&front->refusals->counts[status]);
+    if (front->compressed)
+        snapshot->compressed =
+            (struct compression_counts){.requests = atomic_load(&front->compressed->requests),
+                                        .tokens_before = atomic_load(&front->compressed->tokens_before),
+                                        .tokens_after = atomic_load(&front->compressed->tokens_after)};
     loop_post(front->loop, event_copy, reporter);
     pthread_mutex_lock(&reporter->lock);
     while (!reporter->is_copied)
