@@ -194,7 +194,7 @@ START_TEST(changes_are_far_apart)
     bool falls_back = false;
     for (int i = 0; i < 3000; i++) {
         since++;
-        bool agrees = random_below(&random, 100) < (i / 500 % 2 ? 86 : 99);
+        bool agrees = random_below(&random, 100) < (i / 500 % 2 ? 60 : 99);
         if (!add("t", standard, agrees, agrees)) continue;
         ck_assert_int_ge(since, falls_back ? agreement_answers_needed(0.925) : AGREEMENT_LEAST);
         falls_back = !falls_back;

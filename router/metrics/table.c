@@ -672,7 +672,7 @@ const struct metric metrics_table[] = {
      "Pruned answers of the tenant whose log-probability under the whole prompt was measured (--shadow).",
      write_agreement_count, IN_AGREEMENT(scored), 0},
     {"forepack:shadow_compared_total", METRIC_COUNTER, "tenant, model_name",
-     "Those of them that are greedy, so that they can be compared with the whole prompt's answer.",
+     "Scored answers that are greedy, so that they can be compared with the whole prompt's answer.",
      write_agreement_count, IN_AGREEMENT(compared), 0},
     {"forepack:shadow_first_token_agreed_total", METRIC_COUNTER, "tenant, model_name",
      "Compared answers whose first token is that of the whole prompt.",
