@@ -21,6 +21,7 @@
 #include "router/front/request/parsed_message.h"
 #include "router/front/request/system_turns.h"
 #include "router/listen.h"
+#include "router/shadow_options.h"
 #include "router/trace_options.h"
 
 static struct {
@@ -31,6 +32,8 @@ static struct {
     struct client_options clients;
     struct listen_options listen;
     struct trace_options trace;
+    struct shadow_flags shadow;
+    struct shadow_options shadow_options; // read from the row above
     double keep_rate, quality;
     int64_t max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
     int64_t stall_timeout_ms, eject_ms;
@@ -141,6 +144,7 @@ static const struct option options[] = {
      .max = 3600000, .unit = "ms",
      .help = "longest wait of a prompt for a speculator; the score may then take this long plus four times its expected "
              "time; after either time, the prompt is prefilled whole"},
+    SHADOW_OPTION_ROWS(o.shadow),
     {.name = "-Faults"},
     {.name = "heartbeat-ms", .type = OPTION_INT, .value = &o.heartbeat_ms, .default_text = "1000", .min = 10,
      .max = 60000, .unit = "ms", .help = "heartbeat interval of nodes; a node silent for three intervals is lost"},
@@ -274,6 +278,7 @@ static enum status front_open(struct front *front)
     draft_mode_parse(o.drafts, &front->prefill.drafts);
     TRY(prune_rule_parse("--prune-rule", o.clients.prune_rule, &front->rules.prune));
     TRY(draft_rule_parse("--drafts-rule", o.clients.drafts_rule, &front->rules.drafts));
+    TRY(shadow_options_read(&o.shadow, front->prefill.quality, &o.shadow_options));
     atomic_init(&front->max_queue_requests, (int)o.max_queue_requests);
     front->started_us = clock_now_us();
     return STATUS_OK;
@@ -346,6 +351,7 @@ static struct core *router_core_create(struct front *front, const struct tenant_
         .batch_requests = (int)o.batch_requests,
         .tokenizer_fingerprint = tokenizer_fingerprint(front->tokenizer),
         .vocab_size = front->config.vocab_size,
+        .shadow = o.shadow_options,
         .clock_us = clock_now_us,
     };
     queue_bounds_fill(&core_options);

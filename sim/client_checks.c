@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "router/core/shadow.h"
 #include "router/sched/estimate.h"
 #include "router/sched/node_time.h"
 #include "sim/answers.h"
@@ -119,6 +120,7 @@ static enum skip_reason decided_skip(const struct client *client, const struct r
     if (prefill->mode == PREFILL_OFF) return SKIP_OFF;
     if (has_quality ? client->quality >= 1 : prefill->keep_rate >= 1) return SKIP_KEEP_ALL;
     if (prefill->mode == PREFILL_AUTO && r->spec.n_tokens < client_options(client)->min_tokens) return SKIP_SHORT;
+    if (shadow_falls_back(sim_router_core(client->w->router), r)) return SKIP_FALLBACK;
     if (!any) return SKIP_NO_NODE;
     if (!fits) return SKIP_TOO_LONG;
     return has_quality && !calibrated ? SKIP_UNCALIBRATED : SKIP_NONE;

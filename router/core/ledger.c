@@ -65,7 +65,7 @@ void ledger_admitted(struct ledger *ledger, struct request *r, const char *tenan
 {
     r->account.tenant = tenant_accounts_acquire(&ledger->tenants, tenant);
     waiting_add(ledger, r, 1);
-    ledger->totals.prompt_tokens += (uint64_t)r->spec.n_tokens;
+    if (!r->shadow) ledger->totals.prompt_tokens += (uint64_t)r->spec.n_tokens;
 }
 
 // --- time
@@ -418,6 +418,7 @@ void ledger_draft_verified(struct ledger *ledger, struct request *r, const struc
     int accepted = clamp_count(result->draft_accepted_tokens, verified < n_used ? verified : n_used);
     r->usage.draft_tokens = clamp_count(r->usage.draft_tokens + verified, INT_MAX / 2);
     r->usage.draft_accepted_tokens += accepted;
+    if (r->shadow) return;
     ledger->totals.draft_tokens += (uint64_t)verified;
     ledger->totals.draft_accepted_tokens += (uint64_t)accepted;
 }
@@ -441,7 +442,7 @@ void ledger_tokens_received(struct ledger *ledger, struct request *r, int n, int
     ledger_charge_time(r, now_us);
     if (r->usage.completion_tokens == 0 && !r->spec.sampling.no_output) {
         r->timing.ttft_us = now_us - r->spec.arrived_us;
-        first_token_measure(&ledger->measures, r);
+        if (!r->shadow) first_token_measure(&ledger->measures, r);
     }
     r->usage.completion_tokens += n;
     r->account.losses = 0;
@@ -466,7 +467,7 @@ static double output_tokens(const struct ledger *ledger, const struct request *r
 
 static void output_charge(struct request *r, double tokens)
 {
-    tenant_queue_charge(r->sched.tenant_queue, OUTPUT_WEIGHT * tokens);
+    if (!r->shadow) tenant_queue_charge(r->sched.tenant_queue, OUTPUT_WEIGHT * tokens);
     r->account.output_tokens += tokens;
 }
 
@@ -488,8 +489,8 @@ static void tokens_measure(struct request *r, int n_used)
 void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_used)
 {
     r->usage.completion_tokens -= n - n_used;
-    tokens_measure(r, n_used);
-    ledger->totals.completion_tokens += (uint64_t)n_used;
+    if (!r->shadow) tokens_measure(r, n_used);
+    if (!r->shadow) ledger->totals.completion_tokens += (uint64_t)n_used;
     output_charge(r, output_tokens(ledger, r, n_used));
     r->account.node->measures->counts.tokens_out += (uint64_t)n;
 }
@@ -525,6 +526,7 @@ void ledger_ended(struct ledger *ledger, struct request *r, enum finish_reason r
     tenant_accounts_release(&ledger->tenants, r->account.tenant);
     r->account.tenant = NULL;
     r->timing.total_us = now_us - r->spec.arrived_us;
+    if (r->shadow) return;
     if (done && !r->usage.completion_tokens && !r->spec.score_only) r->timing.ttft_us = r->timing.total_us;
     if (done) ledger->totals.done++;
     if (reason == FINISH_REASON_CANCELLED) ledger->totals.cancelled++;
