@@ -54,7 +54,9 @@ static int64_t request_sent(struct world *w, struct sim_node *node, struct prefi
                             worker ? r->n_kept_ranges : 1, &blocks);
     if (r->spec.sampling.prompt_logprobs >= 0) n = 0; // the request shares nothing
     rows_check(client, prefixes, blocks, n);
-    if (worker) oracle_fair_served(w->fair, r, sched_request_rows(&r->sched));
+    if (worker && r->usage.preemptions == client->preemptions)
+        oracle_fair_served(w->fair, r, sched_request_rows(&r->sched));
+    client->preemptions = r->usage.preemptions;
     struct prefix_set *computed = sim_node_computed(node);
     if (worker) {
         int most = (r->usage.kept_tokens - 1) / KV_BLOCK_TOKENS, found = prefix_set_match(computed, blocks, n);

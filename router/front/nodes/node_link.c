@@ -297,6 +297,7 @@ static void sequence_result_read(const Forepack__Cluster__V1__SequenceResult *fr
 {
     *to = (struct sequence_result){
         .request = from->request,
+        .bin = from->bin_id,
         .tokens = (const int32_t *)from->token_ids, // a number over INT_MAX becomes negative, and the core refuses it
         .n_tokens = intake_int((uint32_t)from->n_token_ids),
         .finished = from->finish != FOREPACK__CLUSTER__V1__FINISH__FINISH_NONE,
