@@ -16,6 +16,14 @@
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 typedef Forepack__Cluster__V1__RouterMessage router_message;
 
+enum { TEXT_MAX = 1024 }; // bytes of a node's text that logs and clients may see
+
+static const char *node_text(char *text)
+{
+    utf8_clean(text, TEXT_MAX);
+    return text;
+}
+
 // --- Hello
 
 static const char *hello_role_name(const Forepack__Cluster__V1__Hello *m)
@@ -30,8 +38,8 @@ static const char *hello_role_name(const Forepack__Cluster__V1__Hello *m)
 // Refuses the node with the error message of status_message(). The node logs the message and tries again later.
 static void hello_refuse(struct node_link *link, const Forepack__Cluster__V1__Hello *m, enum status status)
 {
-    log_event_limited(LOG_WARN, "node_refused", LOG_FIELD("node", m->node_id), LOG_FIELD("role", hello_role_name(m)),
-                      LOG_FIELD("peer", link->ops->peer(link)), LOG_REASON);
+    log_event_limited(LOG_WARN, "node_refused", LOG_FIELD("node", node_text(m->node_id)),
+                      LOG_FIELD("role", hello_role_name(m)), LOG_FIELD("peer", link->ops->peer(link)), LOG_REASON);
     Forepack__Cluster__V1__Refused refused = FOREPACK__CLUSTER__V1__REFUSED__INIT;
     refused.reason = (char *)status_message();
     refused.retry = status == STATUS_EXISTS || status == STATUS_EXHAUSTED;
@@ -83,7 +91,7 @@ static enum status hello_check_protocol(const Forepack__Cluster__V1__Hello *m)
         return status_fail(STATUS_INVALID,
                            "the node (version %s) speaks version %u of the cluster protocol, the router (version "
                            "%s) version %d: install the same release on both",
-                           m->version, m->protocol, FOREPACK_VERSION, CLUSTER_PROTOCOL_VERSION);
+                           node_text(m->version), m->protocol, FOREPACK_VERSION, CLUSTER_PROTOCOL_VERSION);
     }
     if (!m->instance) return status_fail(STATUS_INVALID, "instance 0: must be a random number other than 0");
     return STATUS_OK;
@@ -168,12 +176,10 @@ static void handle_hello(struct core *c, struct node_link *link, const Forepack_
 
 // --- results
 
-// Returns the error message of a node in a form that clients may see, or NULL if `error` is empty. The result is UTF-8,
-// because some clients fail on other bytes.
-static const char *node_error_text(const char *error)
+// Returns the error message of a node in a form that clients may see, or NULL if `error` is empty.
+static const char *node_error_text(char *error)
 {
-    if (!*error) return NULL;
-    return utf8_valid(error, strlen(error), NULL) ? error : "the node failed; its error message is not UTF-8";
+    return *error ? node_text(error) : NULL;
 }
 
 static void gpu_read(const Forepack__Cluster__V1__Gpu *m, struct node_gpu *gpu)
@@ -384,7 +390,7 @@ void node_link_handle(struct node_link *link, struct core *c, const node_message
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP: handle_step(c, link, m->step, now_us); break;
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAFTS: handle_drafts(c, link, m->drafts, now_us); break;
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAINING:
-        core_draining(c, link->node, m->draining->reason, now_us);
+        core_draining(c, link->node, node_text(m->draining->reason), now_us);
         break;
     default: break; // a message that this version does not know
     }
