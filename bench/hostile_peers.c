@@ -2,6 +2,7 @@
 #include "bench/hostile_peers.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -121,6 +122,8 @@ static void *peers_thread(void *argument)
 {
     struct hostile_peers *p = argument;
     struct timespec cpu;
+    // Hostile clients have machines of their own. Here they take the CPU time that nobody else wants.
+    sched_setscheduler(0, SCHED_IDLE, &(struct sched_param){0}); // Linux applies it to this thread alone
     clients_run(p);
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &cpu);
     p->cpu_s = (double)cpu.tv_sec + (double)cpu.tv_nsec / 1e9;

@@ -20,7 +20,7 @@ struct link {
     int64_t got;   // bytes of the response so far
     int64_t whole; // size of the response; 0: its head has not come yet
     int64_t sent_us;
-    uint32_t stream; // gRPC: the next call's
+    uint32_t stream; // gRPC: stream of the next call
     struct h2_reader reader;
 };
 

@@ -225,7 +225,7 @@ static enum status output_copy(struct batch *b, FILE *from, FILE *to)
 }
 
 // Creates OUTPUT.part with the mode of the output. Because of the lock on the output, no other run writes this file. A
-// killed run may have left an old one.
+// killed run may have left an old file.
 static FILE *part_create(const struct batch *b, const char *path)
 {
     struct stat output;

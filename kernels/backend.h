@@ -205,6 +205,10 @@ struct backend_ops {
     bool (*packed_cache_open)(struct backend *b, const char *path, uint64_t key);
     void (*weights_finish)(struct backend *b);
 
+    // Returns a key of the processor, the instruction set level and the number of threads: backends with the same key
+    // are equally fast. NULL in backends that keep no packed weights.
+    uint64_t (*machine)(const struct backend *b);
+
     // Runs a pass, see struct pass. Returns when every step has been issued.
     enum status (*run_pass)(struct backend *b, const struct pass *pass);
     // Prepares the steps of one batch: checks the batch, prepares RoPE, clears the importance maxima. run_pass calls

@@ -6,11 +6,11 @@
 
 #include "lib/base/address.h"
 #include "lib/base/descriptors.h"
+#include "lib/base/forwarded.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "lib/base/peer_budget.h"
 #include "lib/base/secret_file.h"
-#include "lib/http/forwarded.h"
 #include "router/front/grpc/grpc_access.h"
 #include "router/front/http/http_call.h"
 #include "router/front/http/http_service.h"
@@ -144,10 +144,10 @@ static enum status option_check(const char *name, enum status status)
 
 static enum status site_check(const struct listen_options *o)
 {
-    struct http_networks networks;
+    struct networks networks;
     TRY(option_check("allowed-hosts", http_hosts_check(o->allowed_hosts)));
     TRY(option_check("cors-origin", http_origins_check(o->cors_origin)));
-    return option_check("trusted-proxies", http_networks_parse(o->trusted_proxies, &networks));
+    return option_check("trusted-proxies", networks_parse(o->trusted_proxies, &networks));
 }
 
 enum status listen_check(const struct listen_options *o)
@@ -178,6 +178,7 @@ static enum status clients_open(const struct listen_options *o, struct front *fr
                                                      .tls = tls.cert ? &tls : NULL,
                                                      .max_connection_age_ms = CONNECTION_AGE_MS,
                                                      .max_connections_per_address = (int)o->connections_per_address,
+                                                     .trusted_proxies = o->trusted_proxies,
                                                      .max_message_bytes = (size_t)o->max_message_mb << 20},
                         server_p);
     free(address);

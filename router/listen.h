@@ -35,8 +35,8 @@ struct listen_options {
      .default_text = "0", .help = "limit of connections from one address, for the gRPC port and the HTTP port each "     \
                                   "(IPv6: from one /64); 0: no limit"},                                                    \
     {.name = "trusted-proxies", .type = OPTION_STRING, .value = &(l).trusted_proxies, .placeholder = "NETWORK,...",        \
-     .help = "proxies of the HTTP port, such as 10.0.0.0/8: their X-Forwarded-For or Forwarded names the client that "     \
-             "--max-connections-per-address counts; default: none"},                                                       \
+     .help = "proxies of the HTTP port and the gRPC port, such as 10.0.0.0/8: their X-Forwarded-For or Forwarded names "    \
+             "the client that --max-connections-per-address counts; default: none"},                                       \
     {.name = "max-message-mb", .type = OPTION_INT, .value = &(l).max_message_mb, .default_text = "64", .min = 1,       \
      .max = 1024, .unit = "MiB", .help = "largest message of a client; messages that are still being received "          \
                                          "take at most four times this together (at least 256 MiB)"},                  \

@@ -47,12 +47,12 @@ static const struct option options[] = {
     {.name = "model", .type = OPTION_STRING, .value = &o.model, .placeholder = "DIR",
      .help = "directory of the main model (required); config.json and tokenizer.json are read, weights are not"},
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .placeholder = "FILE",
-     .help = "for benchmarks: config.json to use instead of the model's, the same as --shape of the nodes"},
+     .help = "for benchmarks: config.json to use instead of config.json of --model, the same as --shape of the nodes"},
     {.name = "grammar-library", .type = OPTION_STRING, .value = &o.grammar_library, .placeholder = "FILE",
      .help = GRAMMAR_LIBRARY_HELP},
     {.name = "close-schemas", .type = OPTION_BOOL, .value = &o.close_schemas, .default_text = "false",
-     .help = "structured output, required tool calls: an object whose JSON schema has no additionalProperties gets no "
-             "members but those that the schema names, as with strict in the request"},
+     .help = "close objects in structured output and required tool calls: an object gets only the members that its "
+             "JSON schema names, unless the schema has additionalProperties. Same effect as `strict`"},
     {.name = "chat-template", .type = OPTION_STRING, .value = &o.chat_template, .placeholder = "FILE",
      .help = "Jinja chat template to use instead of the model's chat_template.jinja or tokenizer_config.json"},
     {.name = "image-text", .type = OPTION_STRING, .value = &o.image_text, .placeholder = "TEXT",
@@ -75,7 +75,7 @@ static const struct option options[] = {
      .unit = "threads", .help = "threads that tokenise prompts, one of them for short prompts only; 0: half of the cores, at "
                                 "least 2"},
     {.name = "tokenise-queue-mb", .type = OPTION_INT, .value = &o.tokenise_queue_mb, .default_text = "256", .min = 1,
-     .max = 1048576, .unit = "MiB", .help = "prompts that may wait to be tokenised; further ones are refused with "
+     .max = 1048576, .unit = "MiB", .help = "prompts that may wait to be tokenised; further prompts are refused with "
                                             "RESOURCE_EXHAUSTED"},
     {.name = "-Queue and packing"},
     {.name = "max-queue-requests", .type = OPTION_INT, .value = &o.max_queue_requests, .default_text = "10000",
@@ -90,15 +90,15 @@ static const struct option options[] = {
     {.name = "queue-reserve", .type = OPTION_INT, .value = &o.queue_reserve, .default_text = "10", .max = 49,
      .live = true,
      .unit = "%", .help = "part of both limits that each priority class leaves to every higher class: with 10, normal "
-                          "requests (priority 0) fill at most 90 % of the queue and low ones (below 0) 80 %"},
+                          "requests (priority 0) fill at most 90 % of the queue and low requests (below 0) 80 %"},
     {.name = "tenant-queue-share", .type = OPTION_INT, .value = &o.tenant_queue_share, .default_text = "80", .min = 1,
      .max = 100, .live = true,
      .unit = "%", .help = "part of these limits that the requests of one tenant may fill; each further tenant may fill "
                           "the same part of the rest; 100: no bound. With --tenant-weights, all tenants that it does "
                           "not name count as one"},
     {.name = "tenant-weights", .type = OPTION_STRING, .value = &o.tenant_weights, .placeholder = "NAME=W,...",
-     .help = "share of a tenant relative to a tenant without a weight, which has 1: with a=4, tenant a gets four tokens "
-             "for each token of another (W 0.001..1000)"},
+     .help = "shares of tenants; a tenant that is not named has weight 1: with a=4, tenant a gets four tokens "
+             "for each token of an unnamed tenant (W 0.001..1000)"},
     {.name = "max-wait-ms", .type = OPTION_INT, .value = &o.max_wait_ms, .default_text = "500", .max = 3600000,
      .unit = "ms", .help = "waiting time after which a request is overdue; overdue requests, and requests near their "
                            "deadline, go into the next bin before all other requests"},
@@ -115,27 +115,27 @@ static const struct option options[] = {
      .help = "default for requests that give neither a prefill mode, a quality nor a keep rate; auto and on prune prompts, which can "
              "change answers; required refuses prompts that no speculator scores"},
     {.name = "drafts", .type = OPTION_CHOICE, .value = &o.drafts, .default_text = "auto", .choices = DRAFT_MODES,
-     .help = "default for requests that do not say whether their answers are drafted"},
+     .help = "auto: answers of requests that do not set `drafts` are drafted; off: they are not"},
     {.name = "prune-rule", .type = OPTION_STRING, .value = &o.prune_rule, .placeholder = "RULE", .default_text = "any",
-     .help = "limit of pruning, whatever a request asks for, where its API key has no rule: any; never; "
+     .help = "limit of pruning for requests whose API key has no rule, whatever they ask for: any; never; "
              "quality-at-least:Q, with a least quality; keep-at-least:R, with a least keep rate; required"},
     {.name = "drafts-rule", .type = OPTION_CHOICE, .value = &o.drafts_rule, .default_text = "auto", .choices = DRAFT_MODES,
-     .help = "off: no answer is drafted, whatever a request asks for, where its API key does not say drafts=auto"},
+     .help = "off: no answer is drafted, whatever a request asks for, unless its API key has drafts=auto"},
     {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 1e-6, .max = 1,
      .help = "share of the answers that are right with the whole prompt and must stay right, for requests that give "
              "neither a quality nor a keep rate: the speculator chooses the keep rate by its calibration (forepack "
-             "calibrate); without one every token is kept"},
+             "calibrate); without a calibration every token is kept"},
     {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .min = 1e-6, .max = 1,
      .help = "fixed keep rate, used instead of --quality, for requests that give neither a quality nor a keep rate; a "
-             "request that gives one of them and no prefill mode is prefilled with auto"},
+             "request that gives a quality or a keep rate, but no prefill mode, has the mode auto"},
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512",
      .max = 1e9, .unit = "tokens", .help = "shortest prompt that is speculated with --prefill auto; longer prompts are "
-                                           "speculated when it is predicted to cut TTFT"},
+                                           "speculated if this is predicted to shorten TTFT"},
     {.name = "tail-tokens", .type = OPTION_INT, .value = &o.tail_tokens, .default_text = "128", .max = 1e9,
      .unit = "tokens", .help = "last tokens of a prompt that are always kept, at most a quarter of the prompt"},
     {.name = "pinned-turn-tokens", .type = OPTION_INT, .value = &o.pinned_turn_tokens, .default_text = "256",
      .max = 1e9, .unit = "tokens", .help = "tokens of a chat's last user turn that are always kept: the whole turn if it "
-                                           "is no longer, else its first and last tokens, half of each"},
+                                           "has no more, else half of them at its start and half at its end"},
     {.name = "selection-cache-mib", .type = OPTION_INT, .value = &o.selection_cache_mib, .default_text = "16",
      .max = 65536, .unit = "MiB", .help = "memory for the selections of scored prompts: a prompt that comes again with "
                                           "the same options is not scored again, and a chat keeps the rows of its earlier "
@@ -146,10 +146,10 @@ static const struct option options[] = {
              "time; after either time, the prompt is prefilled whole"},
     {.name = "-Faults"},
     {.name = "heartbeat-ms", .type = OPTION_INT, .value = &o.heartbeat_ms, .default_text = "1000", .min = 10,
-     .max = 60000, .unit = "ms", .help = "heartbeat interval of nodes; a node that is silent for three of them is lost"},
+     .max = 60000, .unit = "ms", .help = "heartbeat interval of nodes; a node silent for three intervals is lost"},
     {.name = "stall-timeout-ms", .type = OPTION_INT, .value = &o.stall_timeout_ms, .default_text = "30000",
      .max = 3600000, .unit = "ms",
-     .help = "a busy node without progress for this long, and for four of its longest passes, is treated as hung: "
+     .help = "a busy node without progress for this long, and for four times its longest pass, is treated as hung: "
              "a speculator is ejected, a worker group lost and its requests replayed; 0: progress is not watched"},
     {.name = "eject-ms", .type = OPTION_INT, .value = &o.eject_ms, .default_text = "10000", .max = 3600000, .unit = "ms",
      .help = "time without work for a node that hung or is ten times slower than its peers, doubled each further time; "
@@ -160,7 +160,7 @@ static const struct option options[] = {
              "UNAVAILABLE"},
     {.name = "model-fingerprint", .type = OPTION_STRING, .value = &o.model_fingerprint, .placeholder = "HEX",
      .help = "accept only worker groups with the model of this fingerprint, 16 hexadecimal digits, which the event "
-             "node_attached names; default: the model of the first one"},
+             "node_attached names; default: the model of the first worker group"},
     {.name = "speculator-fingerprint", .type = OPTION_STRING, .value = &o.speculator_fingerprint, .placeholder = "HEX",
      .help = "accept only speculators with the model of this fingerprint; default: any"},
     {.name = "mixed-numerics", .type = OPTION_BOOL, .value = &o.mixed_numerics, .default_text = "false",
@@ -168,7 +168,7 @@ static const struct option options[] = {
              "its tokens"},
     {.name = "drain-ms", .type = OPTION_INT, .value = &o.drain_ms, .default_text = "30000", .max = 3600000,
      .live = true,
-     .unit = "ms", .help = "time that running requests get to finish after SIGTERM; a second signal stops at once"},
+     .unit = "ms", .help = "time for running requests to end after SIGTERM; a second signal ends them immediately"},
     TRACE_OPTION_ROWS(o.trace),
     {.name = "-Logging"},
     LOG_OPTION_ROWS(o.log),

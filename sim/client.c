@@ -49,7 +49,8 @@ static struct request *request_make(struct client *client)
     struct request_spec *spec = &r->spec;
     spec->n_tokens = (int)plan->tokens;
     spec->tokens = expect_prompt(client->w->scenario, client->plan);
-    spec->sampling.max_tokens = (int)plan->max_tokens;
+    spec->sampling.max_tokens = plan->max_tokens ? (int)plan->max_tokens : 1;
+    spec->sampling.no_output = !plan->max_tokens;
     spec->sampling.min_tokens = (int)plan->min_tokens;
     spec->sampling.seed = (uint64_t)plan->seed;
     spec->sampling.temperature = (double)plan->temperature / 1e3;

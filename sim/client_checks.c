@@ -42,10 +42,16 @@ static void check_estimate(struct client *client)
     oracle_estimate(client->w, c, &r->sched);
 }
 
+// Returns the tokens of the prompt and of the longest answer that the client may get.
+static int64_t context_needed(const struct request *r)
+{
+    return (int64_t)r->spec.n_tokens + (r->spec.sampling.no_output ? 0 : r->spec.sampling.max_tokens);
+}
+
 // Returns true if the context of an attached worker group is long enough for the request.
 static bool has_context(const struct world *w, const struct request *r)
 {
-    int64_t context = (int64_t)r->spec.n_tokens + r->spec.sampling.max_tokens;
+    int64_t context = context_needed(r);
     for (const struct core_node *node = core_first_node(sim_router_core(w->router)); node; node = core_node_next(node))
         if (node->hello.role == NODE_WORKER && context <= node->hello.context_tokens) return true;
     return false;
@@ -198,12 +204,12 @@ static void timing_check(struct client *client, const struct request *r)
 {
     const struct request_timing *t = &r->timing;
     int64_t now_us = client->w->now_us;
-    if (t->total_us != now_us - r->spec.arrived_us) client_fail(client, "total_us is not the time it took");
+    if (t->total_us != now_us - r->spec.arrived_us) client_fail(client, "total_us is not the time since its arrival");
     if (r->usage.replays || r->usage.preemptions || !client->received) return;
     if (t->ttft_us != client->result.first_us - r->spec.arrived_us)
         client_fail(client, "ttft_us is not the time to its first token");
     if (t->queue_us + t->score_us + t->pack_wait_us + t->prefill_us != t->ttft_us)
-        client_fail(client, "the parts of ttft_us are not all of it");
+        client_fail(client, "the parts of ttft_us do not add up to it");
 }
 
 // Returns true if the request may reuse a selection that a lying speculator made.
@@ -292,11 +298,12 @@ static void usage_check(struct client *client, const struct request *r)
         r->timing.queue_us + r->timing.score_us < client_options(client)->score_timeout_ms * 1000)
         client_fail(client, "its skip reason is a timeout, but the score timeout was not over");
     if (r->usage.completion_tokens != client->received)
-        client_fail(client, "completion_tokens is not what was received");
+        client_fail(client, "completion_tokens is not the number of received tokens");
     if (r->usage.prompt_tokens != r->spec.n_tokens) client_fail(client, "prompt_tokens is not the prompt's length");
     rate_check(client, r);
     rule_check(client, r);
-    if (!scored_is_right(client, r)) client_fail(client, "scored_tokens is not what a speculator scored");
+    if (!scored_is_right(client, r))
+        client_fail(client, "scored_tokens is not the number of tokens that a speculator scored");
     bool was_held = !client->talks && was_scored(client, r) && !r->timing.score_us; // an earlier request's score
     if (was_held && r->usage.score_cached_tokens != r->usage.scored_tokens)
         client_fail(client, "a held score must count all its tokens as cached");
@@ -319,7 +326,7 @@ static bool could_hold(const struct world *w, const struct request *r)
          node = core_node_next(node)) {
         if (node->hello.role != NODE_WORKER || node->sched.draining) continue;
         int64_t entries = (int64_t)node->hello.kv_blocks * node->hello.block_tokens;
-        if (r->spec.n_tokens + output <= node->hello.context_tokens && kept + output - 1 <= entries) return true;
+        if (context_needed(r) <= node->hello.context_tokens && kept + output - 1 <= entries) return true;
     }
     return false;
 }
@@ -387,7 +394,7 @@ static bool queue_is_full(const struct client *client, const struct request *r)
 static void sentence_check(struct client *client, const struct request *r, const char *message)
 {
     char sum[32], expected[32];
-    snprintf(sum, sizeof sum, "context of %d:", r->spec.n_tokens + r->spec.sampling.max_tokens);
+    snprintf(sum, sizeof sum, "context of %" PRId64 ":", context_needed(r));
     if (strstr(message, "context of ") && strstr(message, "max_tokens") && !strstr(message, sum))
         world_fail(client->w, "request %" PRId64 ": a wrong number in: %s", client->plan->id, message);
     bool is_of_queue = strstr(message, "whole queue");

@@ -242,7 +242,7 @@ static enum status action_check(const struct scenario *s, const struct action *a
                                    {"for_us", action->for_us, 0, TIME_MAX_US},
                                    {NULL, 0, 0, 0}};
     const struct bound request[] = {{"tokens", r->tokens, 1, COUNT_MAX},
-                                    {"max_tokens", r->max_tokens, 1, COUNT_MAX},
+                                    {"max_tokens", r->max_tokens, 0, COUNT_MAX},
                                     {"min_tokens", r->min_tokens, 0, r->max_tokens},
                                     {"mode", r->mode, PREFILL_AUTO, PREFILL_REQUIRED},
                                     {"keep", r->keep, 0, 1000},

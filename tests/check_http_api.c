@@ -611,6 +611,12 @@ static const struct cut_answer {
      " f({\"a\": 1}) tool_calls", "f({\"a\": 1})+ completed", "f({\"a\": 1}) stop_sequence", NULL},
     {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}}</tool_call>", "-", STOP, " f({\"a\": 1}) tool_calls",
      "f({\"a\": 1})+ completed", "f({\"a\": 1}) tool_use", NULL},
+    {"<tool_call>{\"name\": \"f\", \"arguments\": \"x{\"}</tool_call>", "-", STOP, " f(\"x{\") tool_calls",
+     "f(\"x{\")+ completed", "f(\"x{\") tool_use", NULL},
+    {"<tool_call>{\"name\": \"f\", \"arguments\": [1, {}]}</tool_call>", "-", STOP, " f([1, {}]) tool_calls",
+     "f([1, {}])+ completed", "f([1, {}]) tool_use", NULL},
+    {"<tool_call>{\"name\": \"f\", \"arguments\": 7}</tool_call>", "-", STOP, " f(7) tool_calls", "f(7)+ completed",
+     "f(7) tool_use", NULL},
 };
 
 static const char *member(const json_t *object, const char *name)
@@ -630,7 +636,7 @@ static void add(char *out, const char *format, ...)
 
 static char *dump(const json_t *value)
 {
-    return json_dumps(value, JSON_PRESERVE_ORDER);
+    return json_dumps(value, JSON_PRESERVE_ORDER | JSON_ENCODE_ANY);
 }
 
 static void describe_chat(const json_t *answer, char *out)

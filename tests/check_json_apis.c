@@ -91,6 +91,16 @@ static void check_turns(const char *turns, const char *messages)
     check_turns_by(message_to_chat, turns, messages);
 }
 
+START_TEST(a_call_keeps_an_input_that_is_no_object)
+{
+    check_turns(
+        "{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\",\"input\":\"x\"}]},"
+        "{\"role\":\"user\",\"content\":\"a\"}",
+        "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\","
+        "\"function\":{\"name\":\"f\",\"arguments\":\"\\\"x\\\"\"}}]},{\"role\":\"user\",\"content\":\"a\"}");
+}
+END_TEST
+
 START_TEST(consecutive_turns_of_one_role_are_one_turn)
 {
 #define PART(text) "{\"type\":\"text\",\"text\":\"" text "\"}"
@@ -309,10 +319,10 @@ START_TEST(a_message_says_why_it_stopped)
         struct anthropic_end end;
         const char *reason, *sequence;
     } cases[] = {
-        {{FINISH_REASON_STOP, NULL, &usage, false}, "\"end_turn\"", "null"},
-        {{FINISH_REASON_STOP, NULL, &usage, true}, "\"tool_use\"", "null"},
-        {{FINISH_REASON_LENGTH, NULL, &usage, true}, "\"max_tokens\"", "null"},
-        {{FINISH_REASON_STOP, "\n\"", &usage, false}, "\"stop_sequence\"", "\"\\n\\\"\""},
+        {{FINISH_REASON_STOP, NULL, &usage, false, NULL}, "\"end_turn\"", "null"},
+        {{FINISH_REASON_STOP, NULL, &usage, true, NULL}, "\"tool_use\"", "null"},
+        {{FINISH_REASON_LENGTH, NULL, &usage, true, NULL}, "\"max_tokens\"", "null"},
+        {{FINISH_REASON_STOP, "\n\"", &usage, false, NULL}, "\"stop_sequence\"", "\"\\n\\\"\""},
     };
     for (int i = 0; i < 4; i++) {
         struct bytes out = {0};
@@ -345,7 +355,7 @@ START_TEST(a_streamed_message_has_anthropics_events_in_order)
     anthropic_add_part(&out, &blocks, OUTPUT_CONTENT, NULL, "Hel", 3);
     anthropic_add_part(&out, &blocks, OUTPUT_CONTENT, NULL, "", 0);
     anthropic_add_part(&out, &blocks, OUTPUT_CONTENT, NULL, "lo", 2);
-    anthropic_add_end(&out, &blocks, &(struct anthropic_end){FINISH_REASON_STOP, "x", &usage, false});
+    anthropic_add_end(&out, &blocks, &(struct anthropic_end){FINISH_REASON_STOP, "x", &usage, false, NULL});
     bytes_add(&out, "", 1);
     const char *at = out.data;
     struct event event;
@@ -414,6 +424,7 @@ SUITE("json apis")
 {
     TEST(a_message_is_asked_for_as_a_chat);
     TEST(tools_of_a_message_are_those_of_a_chat);
+    TEST(a_call_keeps_an_input_that_is_no_object);
     TEST(consecutive_turns_of_one_role_are_one_turn);
     TEST(system_turns_stay_in_their_places);
     TEST(system_turns_join_the_turn_before_them);

@@ -11,7 +11,7 @@ enum {
 
 // Fraction of the target that is used; the rest covers passes that take longer than predicted.
 static const double AIM = 0.88;
-// Budget of prompts as a fraction of the decodes' time, when the decodes alone reach the target.
+// Budget of prompts if the decode rows alone reach the target, as a fraction of the time of the decode rows.
 static const double BUDGET_MIN = 0.05;
 // Largest part of the added time that may be spent on sampling on the host.
 static const double SAMPLING_MAX = 0.5;

@@ -34,9 +34,9 @@ static int prompt_rows_wanted(const struct scheduler *s, const struct pass_build
     return rows < limit ? (int)rows : limit;
 }
 
-// Returns how many draft rows (up to `most`) fit after the sequence's `n` pending rows. The result is 0 after a part of
-// a prompt, after a prompt whose log-probabilities are wanted, and for a sequence that the host samples while pacing
-// limits the host's rows.
+// Returns how many draft rows (up to `most`) fit after the sequence's `n` pending rows. Returns 0 if these rows are
+// only a part of a prompt, or if the log-probabilities of the prompt are wanted. Also returns 0 if the host samples the
+// sequence while pacing limits the rows of the host.
 static int draft_rows(struct scheduler *s, const struct pass_builder *b, struct sequence *q, int n, int most)
 {
     int room = min_int(pass_builder_rows_left(b) - n - b->decodes_left, b->logit_rows_left);

@@ -122,7 +122,7 @@ struct pass_results {
     int host_row, sampled_row;
 };
 
-// Fails with INVALID, which no other error of a token has.
+// Fails with STATUS_INVALID, which means that the grammar is the cause.
 static enum status grammar_fail(const struct sequence *q, int n_tokens)
 {
     char problem[160];

@@ -190,7 +190,7 @@ static enum status check_limits(const struct scheduler_limits *limits, const str
     if (limits->max_seqs < 1 || limits->max_seqs > limits->token_budget) {
         return status_fail(
             STATUS_INVALID,
-            "max-num-seqs %d: must be 1 to max-num-batched-tokens (%d), each running sequence needs a row",
+            "max-num-seqs %d: must be 1 to max-num-batched-tokens (%d), because each running sequence needs a row",
             limits->max_seqs, limits->token_budget);
     }
     if (limits->kv_blocks < 1 || limits->kv_blocks > model_kv_blocks(model)) {

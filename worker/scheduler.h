@@ -34,7 +34,7 @@
 //
 // Drafts: draft rows (sequence.h) follow the last pending row of their sequence, in the pass that completes a prompt or
 // in a decode pass. They get the rows and KV blocks that prompts and other sequences leave. In a decode pass, the
-// number of draft rows is the one with the most tokens per second (draft_pace.h). With PACE_UNLIMITED, all draft tokens
+// number of draft rows is chosen for the most tokens per second (draft_pace.h). With PACE_UNLIMITED, all draft tokens
 // get rows. A draft token is accepted if it equals the token that sampling yields without a draft. So a draft changes
 // no token: it only lets a pass yield several tokens. KV entries of refused draft tokens are overwritten, and never
 // published. A decoding sequence without a draft gets one from prompt lookup, if its request allows it

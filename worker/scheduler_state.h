@@ -69,7 +69,7 @@ void admission_publish(struct scheduler *s, struct sequence *q);
 // sequence waits for blocks and the running sequences are not expected to need them.
 int admission_grow_for_draft(struct scheduler *s, struct sequence *q, int rows);
 
-// Releases the blocks that only draft rows needed: those after the block of the sequence's next row.
+// Releases the blocks that only draft rows needed: the blocks after the block of the sequence's next row.
 void admission_shrink(struct scheduler *s, struct sequence *q);
 
 int admission_find_running(const struct scheduler *s, uint64_t id); // index of the running sequence, or -1

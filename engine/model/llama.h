@@ -34,6 +34,7 @@ struct model {
     struct device_memory planned;  // memory that the backend will allocate, without the KV cache
     bool zeros;                    // see struct model_options
     bool saved;                    // the packed weights come from the file of an earlier start
+    char *packed_path;             // see model_packed_path()
 
     // This rank's share of the model: H, Hkv, the intermediate size I, and V vocabulary ids from first_id on. V is the
     // same on every rank. If the vocabulary is not a multiple of the number of ranks, the last rank's embedding table

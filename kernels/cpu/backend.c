@@ -6,6 +6,7 @@
 
 #include "kernels/check.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/cpu/stream_tuning.h"
 #include "lib/base/cpu_limits.h"
 
 // ---- tensors --------------------------------------------------------------------------------------------------------
@@ -210,6 +211,11 @@ static struct host_cores cpu_host_cores(const struct backend *b)
     return (struct host_cores){placement->cores, placement->decided_by};
 }
 
+static uint64_t cpu_machine(const struct backend *b)
+{
+    return stream_machine((const struct cpu *)b);
+}
+
 // ---- opening --------------------------------------------------------------------------------------------------------
 
 static void cpu_close(struct backend *b)
@@ -251,6 +257,7 @@ static const struct backend_ops cpu_ops = {
     .weight_vector = cpu_weight_vector,
     .packed_cache_open = cpu_packed_cache_open,
     .weights_finish = cpu_weights_finish,
+    .machine = cpu_machine,
     .run_pass = backend_run_pass,
     .begin = cpu_begin,
     .embed = cpu_embed,

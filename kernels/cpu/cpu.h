@@ -115,7 +115,7 @@ struct cpu {
     float *partials; // [max_slots][Hkv][partial_floats]; the slots of one split row are [Hkv][segments]
     size_t partial_floats;
     int max_slots;
-    struct prefault *prefault; // brings the KV cache and attention's buffers into RAM; NULL until weights are loaded
+    struct prefault *prefault; // see cpu_attention_prefault(); NULL until weights are loaded
 
     // int8: the current gemm's x in the words that the kernel reads. Sized for the largest ACTIVATION.
     char *packed_x;   // [rows][cpu_packed_row_bytes()], or the same in tiles
@@ -234,7 +234,7 @@ enum status cpu_linear(struct backend *b, struct tensor *out, const struct tenso
 // attention.c
 // Allocates memory for the KV cache and attention. After a failure cpu_attention_free releases what was allocated.
 enum status cpu_attention_create(struct cpu *cpu);
-// Starts to bring that memory into RAM. Call once, after the weights are loaded; cpu_close stops it.
+// Starts to bring that memory and mapped weights into RAM. Call once, after the weights are loaded; cpu_close stops it.
 void cpu_attention_prefault(struct cpu *cpu);
 void cpu_attention_free(struct cpu *cpu);
 void cpu_attention_begin(struct cpu *cpu); // cuts the batch into tiles and clears the importance maxima

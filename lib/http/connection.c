@@ -81,7 +81,7 @@ static void set_busy(struct connection *c)
 // Reports the memory that the connection holds to the budgets.
 static void hold(struct connection *c)
 {
-    size_t bytes = HTTP_CONNECTION_BYTES + c->in_charge + (c->ssl ? HTTP_TLS_BYTES : 0);
+    size_t bytes = HTTP_CONNECTION_BYTES + c->in_charge + (c->loop->handshakes ? HTTP_TLS_BYTES : 0);
     if (c->exchange) bytes += c->exchange->body_size;
     if (c->gunzip) bytes += HTTP_GUNZIP_BYTES + http_buffer_size(&c->coded);
     if (bytes != c->peer.held_bytes) peer_hold(&c->peer, bytes);
@@ -126,45 +126,12 @@ static void drop_input(struct connection *c)
     c->in_charge = 0;
 }
 
-// --- handshakes: with a limit of connections per address, a thread runs one handshake of an address at a time
-
-// Returns true if the connection may run its handshake now. A connection that has sent nothing does not keep other
-// connections of its address from their handshake.
-static bool handshake_begin(struct connection *c)
-{
-    if (c->shaking) return true;
-    if (!c->readable || c->awaits_handshake) return false;
-    c->shaking = address_counts_add(c->loop->handshaking, &c->address);
-    c->awaits_handshake = !c->shaking;
-    c->loop->n_awaiting += c->awaits_handshake;
-    return c->shaking;
-}
-
-static void handshake_await_no_more(struct connection *c)
-{
-    c->loop->n_awaiting -= c->awaits_handshake;
-    c->awaits_handshake = false;
-}
-
-// Ends the handshake and lets another connection of the address begin its handshake.
-static void handshake_end(struct connection *c)
-{
-    handshake_await_no_more(c);
-    if (!c->shaking) return;
-    c->shaking = false;
-    address_counts_remove(c->loop->handshaking, &c->address);
-    for (struct connection *next = c->loop->connections; next && c->loop->n_awaiting; next = next->next) {
-        if (!next->awaits_handshake || !address_counts_are_same(&next->address, &c->address)) continue;
-        handshake_await_no_more(next);
-        http_loop_ready(c->loop, next);
-        return;
-    }
-}
+// --- closing
 
 static void close_with(struct connection *c, bool reset)
 {
     if (c->state == HTTP_CLOSED) return;
-    handshake_end(c);
+    if (c->loop->handshakes) handshake_cancel(c->loop->handshakes, &c->handshake);
     struct http_server *server = c->loop->server;
     set_state(c, HTTP_CLOSED);
     http_timer_remove(&c->timer);
@@ -408,13 +375,24 @@ static bool is_too_old(const struct connection *c)
     return age_ms && c->loop->now_us - c->opened_us > 1000 * age_ms;
 }
 
+static struct in6_addr client_address(const struct connection *c)
+{
+    struct forwarded forwarded = forwarded_begin(&c->loop->server->proxies);
+    const char *name = c->exchange->texts + c->exchange->head.fields;
+    for (const char *value; *name; name = value + strlen(value) + 1) {
+        value = name + strlen(name) + 1;
+        forwarded_take(&forwarded, name, value);
+    }
+    return forwarded_client(&forwarded, &c->address);
+}
+
 // Counts the request for the address that a trusted proxy forwarded. Returns false if the request was refused.
 static bool count_client(struct connection *c)
 {
     struct http_exchange *x = c->exchange;
     struct http_server *server = c->loop->server;
     if (!c->proxied) return true;
-    x->client = http_forwarded_client(&server->proxies, &c->address, x->texts + x->head.fields);
+    x->client = client_address(c);
     x->client_counted = address_counts_add(server->addresses, &x->client);
     if (x->client_counted) return true;
     struct http_buffer retry = {0};
@@ -802,24 +780,6 @@ static bool flush(struct connection *c, int64_t *share)
     return c->state == HTTP_HEAD;
 }
 
-static void fail_handshake(struct connection *c)
-{
-    atomic_fetch_add(&c->loop->server->handshakes_failed, 1);
-    connection_close(c);
-}
-
-static void shake_hands(struct connection *c)
-{
-    if (c->broken) fail_handshake(c);
-    if (c->state == HTTP_CLOSED || !handshake_begin(c)) return;
-    int result = socket_handshake(c);
-    if (result != HTTP_AGAIN) handshake_end(c);
-    if (result == 0)
-        set_state(c, HTTP_HEAD);
-    else if (result == HTTP_BROKEN)
-        fail_handshake(c);
-}
-
 // Counts unparsed input bytes in body_bytes, like the bytes of bodies. So the limit also holds for many clients that
 // send heads slowly or pipeline requests.
 static void charge_input(struct connection *c)
@@ -854,8 +814,6 @@ static void exchange_bytes(struct connection *c)
 {
     int64_t share = HTTP_TURN_BYTES;
     int requests = HTTP_TURN_REQUESTS;
-    if (c->state == HTTP_HANDSHAKE) shake_hands(c);
-    if (c->state == HTTP_HANDSHAKE) return;
     do {
         read_input(c, &share);
     } while (flush(c, &share) && share > 0 && --requests > 0);
@@ -866,7 +824,6 @@ void connection_turn(struct connection *c)
     bool tls = c->ssl != NULL;
     exchange_bytes(c);
     if (tls) tls_bio_end_turn(c);
-    if (c->state == HTTP_HANDSHAKE) return;
     if (c->state != HTTP_CLOSED) charge_input(c);
     check_peer(c);
     note_ready(c);
@@ -886,10 +843,13 @@ void connection_event(struct connection *c, uint32_t events)
     }
     if (events & (EPOLLRDHUP | EPOLLHUP | EPOLLERR)) c->peer_closed = true;
     if (events & (EPOLLHUP | EPOLLERR)) c->broken = true;
-    if (c->state == HTTP_HANDSHAKE)
-        http_loop_ready(c->loop, c);
-    else
-        connection_turn(c);
+    connection_turn(c);
+}
+
+static void fail_handshake(struct connection *c)
+{
+    atomic_fetch_add(&c->loop->server->handshakes_failed, 1);
+    connection_close(c);
 }
 
 // Handles a connection whose time limit has passed.
@@ -906,6 +866,28 @@ void connection_expire(struct connection *c)
     if (c->state != HTTP_CLOSED) connection_turn(c);
 }
 
+// Begins to read requests.
+static void watch(struct connection *c)
+{
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
+    set_state(c, HTTP_HEAD);
+    if (epoll_ctl(c->loop->epoll_fd, EPOLL_CTL_ADD, c->fd, &event) != 0) connection_close(c);
+}
+
+void connection_shaken(struct connection *c)
+{
+    c->ssl = c->handshake.ssl;
+    if (c->ssl && tls_bio_attach(c)) {
+        watch(c);
+        return;
+    }
+    if (c->handshake.result == HANDSHAKE_CROWDED_OUT)
+        http_loop_count_refused(c->loop, "the port has its maximum of TLS handshakes");
+    else
+        socket_refuse_handshake(c);
+    fail_handshake(c);
+}
+
 void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *address, bool proxied)
 {
     struct http_server *server = loop->server;
@@ -914,11 +896,6 @@ void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *
     c->timer.due_us = INT64_MAX;
     c->opened_us = loop->now_us;
     c->writable = true;
-    c->state = HTTP_HEAD;
-    if (server->tls) {
-        c->ssl = tls_bio_accept(c);
-        c->state = HTTP_HANDSHAKE;
-    }
     c->link = &loop->connections;
     c->next = loop->connections;
     if (c->next) c->next->link = &c->next;
@@ -928,6 +905,9 @@ void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *
     hold(c);
     set_idle(c);
     set_deadline_in(c, server->o.head_ms);
-    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, .data.ptr = c};
-    if ((server->tls && !c->ssl) || epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, fd, &event) != 0) connection_close(c);
+    set_state(c, HTTP_HANDSHAKE);
+    if (loop->handshakes)
+        handshake_start(loop->handshakes, &c->handshake, fd, proxied ? NULL : &c->address);
+    else
+        watch(c);
 }

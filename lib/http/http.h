@@ -61,7 +61,7 @@ struct http_server_options {
     // [0: no bound] A connection of a trusted proxy counts as nothing. Each of its requests counts, while it lasts, as
     // a connection of the address that it was forwarded for.
     int max_connections_per_address;
-    const char *trusted_proxies; // [none] networks of proxies, in the form of lib/http/forwarded.h
+    const char *trusted_proxies; // [none] networks of proxies, in the form of lib/base/forwarded.h
     struct http_site site;       // web pages that may use the server
     // Clients must show a key (http_prove()). Until then they share a small memory budget (lib/base/peer_budget.h).
     bool proof;

@@ -202,7 +202,7 @@ static const char *next_word(const char **at_p, const char *end, size_t *size_p)
     return word;
 }
 
-// Only `chunked` is known. Where it is not the last coding, or is given twice, the end of the body is unknown.
+// Only `chunked` is supported. If it is not the last coding, or is given twice, the end of the body is unknown.
 static int parse_coding(struct reader *r, const char *value, size_t size)
 {
     if (r->n_coding++) return refuse(r, 400, "Transfer-Encoding is given more than once");

@@ -19,7 +19,7 @@ struct principal; // a key and the use of its limits; reference-counted, so it c
 enum status identity_open(const char *path, struct identity **identity_p);
 void identity_close(struct identity *identity); // principals may live on; NULL is allowed
 
-// Reads the file now if it has changed. Returns at once if another thread does so. NULL is allowed.
+// Reads the file now if it has changed. Returns immediately if another thread reads it. NULL is allowed.
 void identity_reload(struct identity *identity);
 
 // Find the principal of a key, with a reference for the caller. identity_authenticate() takes the value of an
@@ -52,7 +52,7 @@ enum status identity_admit(struct principal *p, int64_t *retry_us_p);
 // for it.
 enum status identity_admit_call(struct principal *p, int64_t *retry_us_p);
 // Call it after reading a message that identity_admit() admitted as one request: admits its other requests, charges the
-// tokens of all prompts and reserves those of all answers. See limits_reserve(). Returns KEY_LIMIT or DENIED.
+// tokens of all prompts and reserves the tokens of all answers. See limits_reserve(). Returns KEY_LIMIT or DENIED.
 enum status identity_reserve(struct principal *p, const struct limits_need *need, int64_t *retry_us_p);
 // Ends an admitted request. Call it once for each. See limits_end().
 void identity_end(struct principal *p, double reserved, double tokens);

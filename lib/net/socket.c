@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/address_counts.h"
 #include "lib/base/clock.h"
 #include "lib/base/descriptors.h"
 #include "lib/base/log.h"
@@ -122,6 +123,11 @@ const char *net_socket_peer(const struct net_socket *socket)
 const char *net_socket_name(const struct net_socket *socket)
 {
     return socket->name;
+}
+
+const struct in6_addr *net_socket_proxy(const struct net_socket *s)
+{
+    return networks_have(&s->sockets->options.proxies, &s->address) ? &s->address : NULL;
 }
 
 void net_socket_prove(struct net_socket *s)
@@ -301,6 +307,10 @@ struct net_socket *net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl
 {
     if (fd >= DESCRIPTORS_MAX) return NULL;
     struct net_socket *s = mem_alloc(sizeof *s);
+    if (!net_tls_stream_init(&s->tls, ssl, fd)) {
+        free(s);
+        return NULL;
+    }
     atomic_init(&s->refs, 1);
     atomic_fetch_add(&sockets->refs, 1);
     s->sockets = sockets;
@@ -310,7 +320,6 @@ struct net_socket *net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl
     s->name = ssl ? net_tls_peer_name(ssl) : NULL;
     pthread_mutex_init(&s->io, NULL);
     pthread_mutex_init(&s->mutex, NULL);
-    net_tls_stream_init(&s->tls, ssl);
     frames_init(&s->frames, &sockets->options.limits, clock_now_us());
     atomic_init(&s->unfinished_us, INT64_MAX);
     s->budget.end = budget_end;
@@ -361,7 +370,7 @@ static void socket_unlink(struct net_socket *s)
     if (s->next) s->next->previous = s->previous;
     sockets->n--;
     pthread_mutex_unlock(&sockets->mutex);
-    address_counts_remove(sockets->addresses, &s->address);
+    net_sockets_drop_connection(sockets, &s->address);
 }
 
 void net_socket_closing(struct net_socket *s)
@@ -417,9 +426,24 @@ int net_sockets_count(struct net_sockets *sockets)
     return n;
 }
 
-struct address_counts *net_sockets_addresses(struct net_sockets *sockets)
+bool net_sockets_count_connection(struct net_sockets *sockets, const struct in6_addr *address)
 {
-    return sockets->addresses;
+    return networks_have(&sockets->options.proxies, address) || address_counts_add(sockets->addresses, address);
+}
+
+void net_sockets_drop_connection(struct net_sockets *sockets, const struct in6_addr *address)
+{
+    if (!networks_have(&sockets->options.proxies, address)) address_counts_remove(sockets->addresses, address);
+}
+
+bool net_sockets_count_call(struct net_sockets *sockets, const struct in6_addr *client)
+{
+    return address_counts_add(sockets->addresses, client);
+}
+
+void net_sockets_drop_call(struct net_sockets *sockets, const struct in6_addr *client)
+{
+    address_counts_remove(sockets->addresses, client);
 }
 
 void net_sockets_expire(struct net_sockets *sockets, int64_t now_us)

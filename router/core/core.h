@@ -150,8 +150,8 @@ void core_submit_aborted(struct core *c, struct request *r, int64_t now_us);
 
 // --- nodes. core_attach() refuses a node that has the wrong tokenizer, another model or bad counts. status_message()
 // then has the error message. A Hello may have the id of an attached node. If both come from the same process, the old
-// node is lost and the new one replaces it. If not, the new node is refused with STATUS_EXISTS and may try again later.
-// If 4,096 nodes are attached, another one is refused with STATUS_EXHAUSTED. A node pointer is valid until
+// node is lost and the new node replaces it. If not, the new node is refused with STATUS_EXISTS and may try again
+// later. If 4,096 nodes are attached, further nodes are refused with STATUS_EXHAUSTED. A node pointer is valid until
 // core_detach() or until ops->node_lost is called with its link.
 enum status core_attach(struct core *c, const struct node_hello *hello, void *link, int64_t now_us,
                         struct core_node **node_p);
@@ -233,7 +233,7 @@ void core_drafts(struct core *c, struct core_node *node, const struct node_draft
 // batch of events, and at core_next_deadline_us() at the latest. The work of one tick is bounded. While work is left,
 // core_next_deadline_us() returns a time that has passed, so the caller handles new events and ticks again. Requests
 // become overdue in the order in which overdue requests are served: by due time, then by age. So the bound of a tick
-// never lets a request overtake one that is due earlier.
+// never lets a request overtake a request that is due earlier.
 void core_tick(struct core *c, int64_t now_us);
 int64_t core_next_deadline_us(const struct core *c); // INT64_MAX: the core needs no tick before the next event
 

@@ -438,7 +438,7 @@ static void first_token_measure(struct core_measures *measures, struct request *
 void ledger_tokens_received(struct ledger *ledger, struct request *r, int n, int64_t now_us)
 {
     ledger_charge_time(r, now_us);
-    if (r->usage.completion_tokens == 0) {
+    if (r->usage.completion_tokens == 0 && !r->spec.sampling.no_output) {
         r->timing.ttft_us = now_us - r->spec.arrived_us;
         first_token_measure(&ledger->measures, r);
     }

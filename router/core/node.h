@@ -82,7 +82,7 @@ static inline void node_counts_progress(struct core_node *node, uint64_t progres
 }
 
 // Notes that a request of the node got its score or its first token. A probing node (admitted again after an ejection)
-// may then have twice as many requests at once, up to its own limit.
+// may then have twice as many requests at the same time, up to its own limit.
 static inline void node_answered(struct core_node *node)
 {
     int *admitted = &node->sched.limits.max_seqs, most = node->hello.max_seqs;

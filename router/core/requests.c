@@ -18,7 +18,7 @@
 // LOSSES_ALONE on, the request may be the cause, so it runs alone. At LOSSES_MAX, the request counts as the cause.
 enum { LOSSES_ALONE = 2, LOSSES_MAX };
 
-// A speculator may take this many times the expected time for a score, and never longer than a day.
+// A score may take this many times the expected time on a speculator, but at most a day.
 #define SCORE_TIMES  4.0
 #define SCORE_US_MAX 86.4e9
 
@@ -225,13 +225,12 @@ void core_request_ready(struct core *c, struct request *r, int64_t now_us)
     ledger_speculation_decided(&c->ledger, r);
     // Contexts were checked on arrival. KV blocks can only be checked now. A worker group with a long enough context
     // may have left and may come back.
-    int64_t entries = (int64_t)r->spec.n_tokens + r->spec.sampling.max_tokens;
     if (!sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched) &&
-        entries <= sched_pool_context(&c->view, NODE_WORKER)) {
+        sched_request_context(&r->sched, NODE_WORKER) <= sched_pool_context(&c->view, NODE_WORKER)) {
         status_fail(STATUS_OUT_OF_RANGE,
                     "%d kept prompt tokens and max_tokens %d need more KV blocks than any attached worker group has: "
                     "lower max_tokens or the keep rate",
-                    r->usage.kept_tokens, r->spec.sampling.max_tokens);
+                    r->usage.kept_tokens, sampling_output_max(&r->spec.sampling));
         request_fail(c, r, STATUS_OUT_OF_RANGE, status_message(), now_us);
         return;
     }
@@ -275,7 +274,7 @@ void core_request_unscorable(struct core *c, struct request *r, enum skip_reason
 {
     for (struct request *sharer; (sharer = score_sharing_take(r));)
         core_request_unscorable(c, sharer, reason, now_us);
-    request_leave(c, r, now_us); // before the request ends, so that no cancel is sent to a speculator that gave it up
+    request_leave(c, r, now_us); // must precede the end, so that no cancel is sent to the speculator
     bool whole_was_asked_for = reason == SKIP_OFF || reason == SKIP_KEEP_ALL || reason == SKIP_UNCALIBRATED;
     if (score_is_required(r) && !whole_was_asked_for) {
         enum status status = unscorable_status(c, r, reason);
@@ -345,7 +344,7 @@ static void score_timed_out(struct core *c, struct request *r, int64_t now_us)
 void core_request_expire(struct core *c, struct request *r, int64_t now_us)
 {
     if (r->usage.completion_tokens == 0 && r->spec.ttft_deadline_us <= now_us) {
-        status_fail(STATUS_DEADLINE, "no %s came before %s: allow more time, or send fewer requests at once",
+        status_fail(STATUS_DEADLINE, "no %s came before %s: allow more time, or send fewer requests at the same time",
                     r->spec.score_only ? "score" : "token", request_deadline_name(r));
         request_fail(c, r, STATUS_DEADLINE, status_message(), now_us);
     } else if (r->state == REQUEST_SCORING && r->score_deadline_us <= now_us) {

@@ -220,8 +220,8 @@ static bool higher_priority_waits(const struct filling *f, const struct sched_re
 }
 
 // Returns the number of slots that overdue requests get if not all of them fit: half of the free slots. An odd slot
-// alternates between the overdue requests and a second receiver. The second receiver is a priority above that of
-// `first`, if one waits, else the next tenant (rule 6).
+// alternates between the overdue requests and a second receiver. The second receiver is a priority above the priority
+// of `first`, if one waits, else the next tenant (rule 6).
 static int overdue_slots(struct filling *f, const struct sched_request *first)
 {
     if (f->slots_left % 2 == 0) return f->slots_left / 2;

@@ -9,7 +9,7 @@ int sched_request_context(const struct sched_request *r, enum node_role role)
 {
     // The prompt's last row yields the first look-ahead token, so the look-ahead needs one KV entry fewer than it has
     // steps.
-    int more = role == NODE_SPECULATOR ? r->spec->prefill.look_ahead - 1 : r->spec->sampling.max_tokens;
+    int more = role == NODE_SPECULATOR ? r->spec->prefill.look_ahead - 1 : sampling_output_max(&r->spec->sampling);
     return more < INT_MAX - r->spec->n_tokens ? r->spec->n_tokens + more : INT_MAX;
 }
 

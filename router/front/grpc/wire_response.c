@@ -137,12 +137,6 @@ static void timing_fill(const struct request *r, Forepack__V1__Timing *m)
     m->predicted_pruned_ms = r->predicted.pruned_us / 1e3;
 }
 
-// The messages of Completion.stages, whose texts are borrowed from the request.
-struct stages {
-    Forepack__V1__Stages stages;
-    Forepack__V1__Stage of[NODE_ROLES];
-};
-
 // Returns NULL if no node of the pool was asked.
 static Forepack__V1__Stage *stage_fill(const struct request_stage *stage, Forepack__V1__Stage *m)
 {
@@ -157,9 +151,10 @@ static Forepack__V1__Stage *stage_fill(const struct request_stage *stage, Forepa
     return m;
 }
 
-static Forepack__V1__Stages *stages_fill(const struct request *r, bool for_operator, struct stages *m)
+void wire_explanation_fill(const struct request *r, bool for_operator, struct wire_explanation *m)
 {
     const struct prefill *prefill = &r->spec.prefill;
+    timing_fill(r, &m->timing);
     forepack__v1__stages__init(&m->stages);
     m->stages.mode = (char *)prefill_mode_name(prefill->mode);
     m->stages.quality = prefill->quality;
@@ -169,7 +164,6 @@ static Forepack__V1__Stages *stages_fill(const struct request *r, bool for_opera
         m->stages.score = stage_fill(&r->stages[NODE_SPECULATOR], &m->of[NODE_SPECULATOR]);
         m->stages.prefill = stage_fill(&r->stages[NODE_WORKER], &m->of[NODE_WORKER]);
     }
-    return &m->stages;
 }
 
 void wire_prefill_format(const struct request *r, char text[WIRE_PREFILL_ROOM])
@@ -182,12 +176,13 @@ void wire_completion_send(struct rpc_call *call, const struct request *r, bool r
                           enum status status, const char *message)
 {
     Forepack__V1__Usage usage;
-    Forepack__V1__Timing timing;
+    struct wire_explanation explanation;
     usage_fill(&r->usage, &usage);
-    timing_fill(r, &timing);
+    wire_explanation_fill(r, grpc_is_operator(call), &explanation);
     Forepack__V1__Completion completion = FOREPACK__V1__COMPLETION__INIT;
     completion.usage = &usage;
-    completion.timing = &timing;
+    completion.timing = &explanation.timing;
+    if (r->spec.explain) completion.stages = &explanation.stages;
     if (return_kept && r->kept) {
         struct token_range *sorted;
         completion.n_kept = (size_t)request_sort_kept(r, &sorted);
@@ -202,8 +197,6 @@ void wire_completion_send(struct rpc_call *call, const struct request *r, bool r
     char limit[REQUEST_LIMIT_ROOM];
     request_limit_format(r, limit);
     completion.prefill_limit = limit;
-    struct stages stages;
-    if (r->spec.explain) completion.stages = stages_fill(r, grpc_is_operator(call), &stages);
     completion_send(call, r->id, reason, &completion, status, message);
     free(completion.kept);
 }

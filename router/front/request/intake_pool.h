@@ -27,7 +27,8 @@ enum {
     // Bytes that are added to the size of a postponed message, which takes long to read. They make the message a long
     // job, so that no short prompt waits for it.
     INTAKE_POSTPONED_BYTES = INTAKE_SHORT_BYTES,
-    // Limit of the bytes of all long jobs that run at once. A job over this limit runs as the only long job. A prompt
+    // Limit of the bytes of all long jobs that run at the same time. A job over this limit runs as the only long job. A
+    // prompt
     // of 131,072 tokens takes about 512 KiB.
     INTAKE_RUNNING_BYTES = 16 << 20,
 };
