@@ -165,7 +165,7 @@ START_TEST(a_long_pass_that_makes_progress_is_no_hang)
     struct fake_node *w = attach(NODE_WORKER, "w"), *s = attach(NODE_SPECULATOR, "s");
     f.options.score_timeout_us = 1000 * (int64_t)SECOND;
     struct client *client = fixture_send(&f, 500, 4);
-    run(300, w);
+    run(40, w);
     ck_state(w, "ready");
     ck_assert(fake_node_has(w, client));
     run(300, NULL);

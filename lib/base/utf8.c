@@ -100,9 +100,8 @@ void utf8_mend(char *text)
         text[bad] = '?';
 }
 
-void utf8_clean(char *text, size_t most)
+void utf8_clean(char *text)
 {
-    if (strnlen(text, most + 1) > most) text[most - utf8_incomplete_tail(text, most)] = 0;
     utf8_mend(text);
     for (size_t n; *text; text += n) {
         n = utf8_sequence_bytes((unsigned char)*text);
