@@ -129,6 +129,7 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     TRY(check_request(r, limits));
     struct sequence *s = mem_alloc(sizeof *s);
     s->id = r->id;
+    s->bin = r->bin;
     s->salt = r->salt;
     s->is_background = r->background;
     s->sampling = r->sampling;

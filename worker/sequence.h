@@ -30,6 +30,7 @@ const char *sequence_finish_name(enum sequence_finish finish);
 // A request of the scheduler's caller. Borrowed for the call.
 struct sequence_request {
     uint64_t id;           // unique among the scheduler's sequences
+    uint64_t bin;          // id of the bin that had the sequence; only reported
     const int32_t *tokens; // [n_tokens] kept prompt tokens, then tokens generated before a replay
     int n_tokens, n_generated;
     // [n_kept_ranges] indices of the kept tokens in the prompt, in the order of the rows. If there are no ranges, all
@@ -56,7 +57,7 @@ struct sequence_limits {
 };
 
 struct sequence {
-    uint64_t id, salt;
+    uint64_t id, bin, salt;
     struct sampling sampling;
     int32_t *tokens;    // [n_kept + max_tokens]
     int32_t *positions; // [n_kept + max_tokens]

@@ -113,23 +113,31 @@ void ledger_charge_time(struct request *r, int64_t now_us)
 
 static int held_blocks(const struct request *r)
 {
-    return sched_node_shares_blocks(&r->account.node->sched) ? prefix_run_blocks(r->account.run) : 0;
+    return sched_node_shares_blocks(&r->account.node->sched) ? prefix_run_blocks(r->sched.run) : 0;
 }
 
 static void set_own_blocks(struct request *r, int blocks)
 {
     struct node_account *in = &r->account.node->sched.account;
-    in->kv_blocks += blocks - r->account.own_blocks;
-    in->context_blocks += blocks - r->account.own_blocks;
-    r->account.own_blocks = blocks;
+    in->kv_blocks += blocks - r->sched.own_blocks;
+    in->context_blocks += blocks - r->sched.own_blocks;
+    r->sched.own_blocks = blocks;
+}
+
+static void set_share(struct request *r, double share)
+{
+    r->sched.tenant_queue->held += share - r->sched.share;
+    r->sched.share = share;
 }
 
 void ledger_kv_blocks_updated(struct request *r)
 {
     if (!on_worker(r)) return;
+    const struct sched_node *node = &r->account.node->sched;
     node_index_note_change(&r->account.node->sched);
-    int block_tokens = r->account.node->sched.limits.block_tokens;
-    set_own_blocks(r, sched_request_kv_blocks(&r->sched, block_tokens) - held_blocks(r));
+    int blocks = sched_request_kv_blocks(&r->sched, node->limits.block_tokens);
+    set_own_blocks(r, blocks - held_blocks(r));
+    set_share(r, sched_node_share(node, blocks));
 }
 
 // Returns the number of blocks that the node's requests hold in its prefix index.
@@ -142,7 +150,7 @@ static void hold_blocks(struct request *r)
 {
     struct sched_node *node = &r->account.node->sched;
     int64_t before = shared_blocks(node);
-    r->account.run = node->prefixes ? prefix_record_hold(node->prefixes, r->sched.prefix, r->sched.n_prefix) : NULL;
+    r->sched.run = node->prefixes ? prefix_record_hold(node->prefixes, r->sched.prefix, r->sched.n_prefix) : NULL;
     node->account.kv_blocks += shared_blocks(node) - before;
     node->account.context_blocks += held_blocks(r);
     ledger_kv_blocks_updated(r);
@@ -154,9 +162,9 @@ static void release_blocks(struct request *r)
     int64_t before = shared_blocks(node);
     set_own_blocks(r, 0);
     node->account.context_blocks -= held_blocks(r);
-    if (node->prefixes) prefix_record_release(node->prefixes, r->account.run);
+    if (node->prefixes) prefix_record_release(node->prefixes, r->sched.run);
     node->account.kv_blocks += shared_blocks(node) - before;
-    r->account.run = NULL;
+    r->sched.run = NULL;
 }
 
 static void long_prompt_count(struct node_account *in, const struct request_account *a, int sign)
@@ -195,7 +203,10 @@ void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *n
     in->running_alone += r->sched.runs_alone;
     request_list_append(&in->requests, &r->sched);
     node_index_note_change(&node->sched);
+    r->sched.placed_tokens = r->usage.completion_tokens;
+    r->sched.free_rows = 0;
     if (!on_worker(r)) return;
+    r->sched.tenant_queue->slots++;
     ledger->running++;
     ledger->background += r->spec.background;
     waiting_add(ledger, r, -1);
@@ -256,6 +267,8 @@ void ledger_left_node(struct ledger *ledger, struct request *r)
     a->node->sched.account.running_alone -= r->sched.runs_alone;
     node_index_note_change(&a->node->sched);
     if (on_worker(r)) {
+        set_share(r, 0);
+        r->sched.tenant_queue->slots--;
         ledger->running--;
         ledger->background -= r->spec.background;
         waiting_add(ledger, r, 1);
@@ -495,7 +508,7 @@ void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_u
     r->account.node->measures->counts.tokens_out += (uint64_t)n;
 }
 
-// --- a lost node, the end
+// --- a lost node, a preemption, the end
 
 void ledger_lost_at_speculator(struct request *r)
 {
@@ -508,6 +521,13 @@ void ledger_replayed(struct ledger *ledger, struct request *r, enum node_loss lo
     r->usage.replays++;
     r->account.losses++;
     ledger->totals.replays++;
+}
+
+void ledger_preempted(struct ledger *ledger, struct request *r)
+{
+    r->usage.preemptions++;
+    ledger->totals.preemptions++;
+    r->sched.free_rows = sched_request_rows(&r->sched);
 }
 
 static void answer_measure(struct core_measures *measures, const struct request *r)
