@@ -51,7 +51,7 @@ static void print_request(const struct explanation *e)
 }
 
 static const char *const wait_words[][2] = {
-    {"", "a node could take it at once"},
+    {"", "a node could take it immediately"},
     {"queue", "other requests waited already"},
     {"busy", "every node computed another bin"},
     {"room", "every node had its outstanding bins, or as many requests as it may have"},
@@ -120,7 +120,7 @@ static bool rule_sets_rate(const struct explanation *e)
            number(e->answer, "keep_rate") <= strtod(bound, NULL) * 1.00001; // the bound is a text of six digits
 }
 
-// Says why the kept tokens are that many.
+// Prints the reason for the number of kept tokens.
 static void print_kept_reason(const struct explanation *e)
 {
     double rate = number(e->answer, "keep_rate");

@@ -39,7 +39,7 @@ static int n_children, n_gpus;                      // n_gpus is 0 if the nodes 
 
 static bool demo; // the demo models run
 
-// Copies standard error to the log: that of children that run mpirun or, if there is a log file, that of all children
+// Copies standard error of children to the log: of children that run mpirun or, if there is a log file, of all children
 // and of this process.
 static struct log_relay relay;
 static bool relay_is_open;

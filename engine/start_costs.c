@@ -15,14 +15,14 @@ struct measurement {
     struct engine *engine;
     const struct start_limits *limits;
     int entries, layers;
-    double last_layer;                  // share of a layer that the last one computes for rows without logits
+    double last_layer;                  // share of a layer that the last layer computes for rows without logits
     int64_t spent_us, rest_us;          // time of all passes so far; time of the logits of a pass without layers
     int32_t *token, *position, *blocks; // [entries] token 0; position ids; blocks of one sequence
     struct start_costs costs;
 };
 
-// Sets the blocks of a pass. Cached entries are those that an earlier pass of as many rows wrote, again and again:
-// writing them all would take too long.
+// Sets the blocks of a pass. Its cached entries are entries that an earlier pass of as many rows wrote, again and
+// again: writing them all would take too long.
 static int blocks_set(struct measurement *m, int rows, int cached)
 {
     const int n_cached = cached / KV_BLOCK_TOKENS, written = rows / KV_BLOCK_TOKENS;

@@ -6,11 +6,11 @@
 
 #include "lib/base/address.h"
 #include "lib/base/descriptors.h"
+#include "lib/base/forwarded.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "lib/base/peer_budget.h"
 #include "lib/base/secret_file.h"
-#include "lib/http/forwarded.h"
 #include "router/front/grpc/grpc_access.h"
 #include "router/front/http/http_call.h"
 #include "router/front/http/http_service.h"
@@ -144,10 +144,10 @@ static enum status option_check(const char *name, enum status status)
 
 static enum status site_check(const struct listen_options *o)
 {
-    struct http_networks networks;
+    struct networks networks;
     TRY(option_check("allowed-hosts", http_hosts_check(o->allowed_hosts)));
     TRY(option_check("cors-origin", http_origins_check(o->cors_origin)));
-    return option_check("trusted-proxies", http_networks_parse(o->trusted_proxies, &networks));
+    return option_check("trusted-proxies", networks_parse(o->trusted_proxies, &networks));
 }
 
 enum status listen_check(const struct listen_options *o)
@@ -178,6 +178,7 @@ static enum status clients_open(const struct listen_options *o, struct front *fr
                                                      .tls = tls.cert ? &tls : NULL,
                                                      .max_connection_age_ms = CONNECTION_AGE_MS,
                                                      .max_connections_per_address = (int)o->connections_per_address,
+                                                     .trusted_proxies = o->trusted_proxies,
                                                      .max_message_bytes = (size_t)o->max_message_mb << 20},
                         server_p);
     free(address);
@@ -231,6 +232,17 @@ static struct http_site site_make(const struct listen_options *o, const struct f
                               .exposed = http_exposed_headers};
 }
 
+static struct http_batching_options batching_options(const struct batch_options *o)
+{
+    return (struct http_batching_options){.window = (int)o->window,
+                                          .store = {.folder = o->dir,
+                                                    .file_bytes = (uint64_t)o->file_mb << 20,
+                                                    .tenant_bytes = (uint64_t)o->tenant_mb << 20,
+                                                    .total_bytes = (uint64_t)o->total_mb << 20,
+                                                    .tenant_files = (int)o->tenant_files,
+                                                    .total_files = (int)o->total_files}};
+}
+
 static enum status http_open(const struct listen_options *o, struct front *front, struct listeners *l)
 {
     if (o->http_port < 0) return STATUS_OK;
@@ -244,6 +256,7 @@ static enum status http_open(const struct listen_options *o, struct front *front
                                                  .site = site_make(o, front, l->hosts),
                                                  .proof = front->identity != NULL,
                                                  .max_connection_age_ms = CONNECTION_AGE_MS,
+                                                 .batching = batching_options(&o->batch),
                                                  .max_body_bytes = (size_t)o->max_message_mb << 20};
     return http_service_open(front, &options, &l->http);
 }

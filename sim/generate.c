@@ -7,6 +7,7 @@
 #include "lib/base/prune_rule.h"
 #include "lib/base/random.h"
 #include "lib/text/generation.h"
+#include "router/core/agreement.h"
 #include "sim/calibrations.h"
 #include "sim/lies.h"
 
@@ -155,6 +156,13 @@ static void draw_fit(struct swarm *g, struct scenario_request *r)
     if (left >= 1 && left < 4000) r->tokens = left;
 }
 
+// Makes the request one that only scores its prompt. A prompt that fitted with its answer then fits alone.
+static void draw_no_output(struct scenario_request *r)
+{
+    r->tokens += r->max_tokens;
+    r->max_tokens = r->min_tokens = r->stop_after = 0;
+}
+
 static void draw_sampling(struct swarm *g, struct scenario_request *r)
 {
     r->seed = (int64_t)(random_next(&g->random) >> 1);
@@ -167,6 +175,7 @@ static void draw_sampling(struct swarm *g, struct scenario_request *r)
     if (!r->ignore_eos && !r->temperature && r->reading != 2 && one_in(g, 4))
         r->min_tokens = between(g, 1, r->max_tokens);
     if (one_in(g, 8)) r->stop_after = between(g, 1, r->max_tokens);
+    if (r->reading == 3 && r->seed % 3 == 0) draw_no_output(r);
 }
 
 static void draw_request(struct swarm *g, int64_t at_us, int id)
@@ -400,7 +409,7 @@ static void draw_grammars(struct swarm *g)
     if (!one_in(g, 5)) return;
     for (int i = 0; i < g->s->n_actions; i++) {
         struct scenario_request *r = &g->s->actions[i].request;
-        if (g->s->actions[i].kind != ACTION_REQUEST || one_in(g, 2)) continue;
+        if (g->s->actions[i].kind != ACTION_REQUEST || one_in(g, 2) || !r->max_tokens) continue;
         r->grammar = 100 * between(g, 1, 2 * r->max_tokens) + between(g, 2, 5);
         r->temperature = r->reading = r->min_tokens = r->ignore_eos = 0;
     }
@@ -420,6 +429,17 @@ static void draw_rules(struct swarm *g)
     }
 }
 
+// Draws shadows of pruned requests. Models agree at half of the positions, so low promises can be kept.
+static void draw_shadows(struct swarm *g)
+{
+    struct scenario_options *o = &g->s->options;
+    if (!g->speculated || !one_in(g, 3)) return;
+    o->shadow = one_in(g, 3) ? between(g, 1, 999) : 1000;
+    o->shadow_per_s = one_in(g, 3) ? scaled(g, 1, 10) : 1000;
+    o->shadow_measure = between(g, AGREEMENT_UNWATCHED, AGREEMENT_ANSWER);
+    o->shadow_promise = between(g, 100, 990);
+}
+
 void scenario_generate(uint64_t seed, int64_t events, struct scenario *s)
 {
     struct swarm g = {.random = random_stream(seed, 0), .s = s};
@@ -434,5 +454,6 @@ void scenario_generate(uint64_t seed, int64_t events, struct scenario *s)
     draw_repeats(&g);
     draw_grammars(&g);
     draw_rules(&g);
+    draw_shadows(&g);
     scenario_sort(s);
 }

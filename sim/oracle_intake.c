@@ -38,6 +38,12 @@ static void draw(struct drawn *d, struct random_source *random, const struct sch
     int64_t room = limits->context_tokens - r->prompt_tokens, blocks = (int64_t)limits->kv_blocks * KV_BLOCK_TOKENS;
     int64_t most = blocks - n_kept + 1 < room ? blocks - n_kept + 1 : room;
     r->sampling.max_tokens = random_below(random, 2) && most < 100000 ? (int)most : r->n_generated + 1;
+    if (r->n_kept_ranges && !r->n_generated && room >= 0 &&
+        random_below(random, 4) == 0) { // a prompt fills the context
+        r->sampling.no_output = true;
+        r->sampling.max_tokens = 1;
+        r->prompt_tokens = limits->context_tokens;
+    }
 }
 
 static int kept_count(const struct sequence_request *r)
@@ -104,8 +110,9 @@ static bool logprobs_are_valid(const struct sequence_request *r)
 static bool is_valid(const struct sequence_request *r, const struct scheduler_limits *limits, int vocab)
 {
     int n_prompt = r->n_tokens - r->n_generated, max_tokens = r->sampling.max_tokens;
+    int output = r->sampling.no_output ? 0 : max_tokens;
     return r->n_generated >= 0 && n_prompt >= 1 && n_prompt == kept_count(r) && ranges_are_valid(r) &&
-           max_tokens > r->n_generated && r->prompt_tokens + max_tokens <= limits->context_tokens &&
+           max_tokens > r->n_generated && r->prompt_tokens + output <= limits->context_tokens &&
            n_prompt + max_tokens - 1 <= limits->kv_blocks * KV_BLOCK_TOKENS && logprobs_are_valid(r) &&
            ids_are_valid(r->tokens, r->n_tokens, vocab) && ids_are_valid(r->penalty_ids, r->n_penalty_ids, vocab);
 }

@@ -19,7 +19,8 @@ static bool can_hold(const struct sched_node *node, const struct sched_request *
 {
     const struct node_limits *limits = &node->limits;
     bool worker = node->role == NODE_WORKER, scored = r->usage->kept_tokens > 0;
-    int64_t more = worker ? r->spec->sampling.max_tokens : r->spec->prefill.look_ahead - 1;
+    int64_t output = r->spec->sampling.no_output ? 0 : r->spec->sampling.max_tokens;
+    int64_t more = worker ? output : r->spec->prefill.look_ahead - 1;
     int64_t entries = scored ? r->usage->kept_tokens + (int64_t)r->spec->sampling.max_tokens - 1 : 0;
     return !node->draining && (worker || !scored) && r->spec->n_tokens + more <= limits->context_tokens &&
            entries <= (int64_t)limits->kv_blocks * limits->block_tokens;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
+#include "router/core/agreement.h"
 #include "router/core/core_state.h"
 #include "sim/calibrations.h"
 #include "sim/lies.h"
@@ -214,6 +215,10 @@ static enum status options_check(const struct scenario_options *o)
                                    {"weight_of_1", o->weight_of_1, 1, COUNT_MAX},
                                    {"tick_work", o->tick_work, 1, COUNT_MAX},
                                    {"draft_acceptance", o->draft_acceptance, -1, 1000},
+                                   {"shadow", o->shadow, 0, 1000},
+                                   {"shadow_per_s", o->shadow_per_s, 0, COUNT_MAX},
+                                   {"shadow_measure", o->shadow_measure, AGREEMENT_UNWATCHED, AGREEMENT_ANSWER},
+                                   {"shadow_promise", o->shadow_promise, 0, 990},
                                    {NULL, 0, 0, 0}};
     return bounds_check("option", bounds);
 }
@@ -242,7 +247,7 @@ static enum status action_check(const struct scenario *s, const struct action *a
                                    {"for_us", action->for_us, 0, TIME_MAX_US},
                                    {NULL, 0, 0, 0}};
     const struct bound request[] = {{"tokens", r->tokens, 1, COUNT_MAX},
-                                    {"max_tokens", r->max_tokens, 1, COUNT_MAX},
+                                    {"max_tokens", r->max_tokens, 0, COUNT_MAX},
                                     {"min_tokens", r->min_tokens, 0, r->max_tokens},
                                     {"mode", r->mode, PREFILL_AUTO, PREFILL_REQUIRED},
                                     {"keep", r->keep, 0, 1000},

@@ -45,6 +45,24 @@ START_TEST(requests_that_cannot_be_served_are_refused_with_a_reason)
 }
 END_TEST
 
+START_TEST(a_prompt_that_wants_no_token_may_fill_the_context)
+{
+    struct fake_node *w = attach_worker("w");
+    struct client *fits = fixture_request(&f, 4096, 1), *longer = fixture_request(&f, 4097, 1);
+    fits->r->spec.sampling.no_output = longer->r->spec.sampling.no_output = true;
+    fixture_submit(&f, fits);
+    fixture_advance(&f, 0);
+    ck_assert(fake_node_has(w, fits));
+    fake_node_step(&f, w, fits, 5, 1, FINISH_REASON_STOP);
+    ck_ended(fits, FINISH_REASON_LENGTH, STATUS_OK);
+    ck_assert_int_eq(fits->n_tokens, 0);
+    ck_assert_int_eq(fits->usage.completion_tokens, 0);
+    fixture_submit(&f, longer);
+    ck_ended(longer, FINISH_REASON_ERROR, STATUS_OUT_OF_RANGE);
+    ck_assert_ptr_nonnull(strstr(longer->message, "maximum context length is 4096"));
+}
+END_TEST
+
 // The router's model may have a longer context than any worker group.
 START_TEST(max_tokens_is_reduced_to_the_context_of_the_worker_groups)
 {
@@ -154,6 +172,7 @@ SUITE("core_admission")
 {
     FIXTURE(setup, teardown);
     TEST(requests_that_cannot_be_served_are_refused_with_a_reason);
+    TEST(a_prompt_that_wants_no_token_may_fill_the_context);
     TEST(max_tokens_is_reduced_to_the_context_of_the_worker_groups);
     TEST(kept_tokens_must_fit_the_kv_cache);
     TEST(the_queue_is_bounded);

@@ -49,7 +49,7 @@ START_TEST(a_pruned_request_is_told_from_arrival_to_end)
     ck_assert_str_eq(
         lines,
         "request      r-1: 975 prompt tokens; prefill on, keep rate 0.3\n"
-        "waited       0.2 ms for a speculator: a node could take it at once\n"
+        "waited       0.2 ms for a speculator: a node could take it immediately\n"
         "scored       by spec-1 in 12.0 ms, alone in its bin (1300 of 2048 rows); 16 of 975 tokens from its prefix "
         "cache\n"
         "kept         310 of 975 tokens: keep rate 0.3 applies, and the end of a prompt is kept in "

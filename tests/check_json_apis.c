@@ -91,6 +91,16 @@ static void check_turns(const char *turns, const char *messages)
     check_turns_by(message_to_chat, turns, messages);
 }
 
+START_TEST(a_call_keeps_an_input_that_is_no_object)
+{
+    check_turns(
+        "{\"role\":\"assistant\",\"content\":[{\"type\":\"tool_use\",\"id\":\"1\",\"name\":\"f\",\"input\":\"x\"}]},"
+        "{\"role\":\"user\",\"content\":\"a\"}",
+        "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"1\",\"type\":\"function\","
+        "\"function\":{\"name\":\"f\",\"arguments\":\"\\\"x\\\"\"}}]},{\"role\":\"user\",\"content\":\"a\"}");
+}
+END_TEST
+
 START_TEST(consecutive_turns_of_one_role_are_one_turn)
 {
 #define PART(text) "{\"type\":\"text\",\"text\":\"" text "\"}"
@@ -414,6 +424,7 @@ SUITE("json apis")
 {
     TEST(a_message_is_asked_for_as_a_chat);
     TEST(tools_of_a_message_are_those_of_a_chat);
+    TEST(a_call_keeps_an_input_that_is_no_object);
     TEST(consecutive_turns_of_one_role_are_one_turn);
     TEST(system_turns_stay_in_their_places);
     TEST(system_turns_join_the_turn_before_them);

@@ -394,7 +394,7 @@ START_TEST(max_completion_tokens_wins_over_max_tokens_zero)
     struct json_generation g;
     json_t *body = parse("{\"max_tokens\":0,\"max_completion_tokens\":6}");
     ck_assert_int_eq(json_generation_read(body, &g), STATUS_OK);
-    ck_assert(!g.no_tokens);
+    ck_assert(!g.sampling.no_output);
     ck_assert_int_eq(json_generation_finish(&g), STATUS_OK);
     ck_assert_uint_eq(g.message.sampling->max_tokens, 6);
     json_generation_fini(&g);

@@ -3,12 +3,14 @@
 // keep their places.
 #include <arpa/inet.h>
 #include <poll.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "lib/base/mem.h"
 #include "lib/net/rpc.h"
 #include "tests/dead_listener.h"
 #include "tests/suite.h"
@@ -110,6 +112,109 @@ START_TEST(a_connection_without_calls_is_closed)
 }
 END_TEST
 
+// --- calls through a trusted proxy
+
+static atomic_int n_held;
+
+static void on_held(struct rpc_call *call)
+{
+    atomic_fetch_add(&n_held, 1);
+}
+
+static void on_end_ignored(struct rpc_call *call)
+{
+}
+
+static void on_message_answered(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    rpc_call_finish(call, STATUS_UNSUPPORTED, "answered");
+}
+
+static const struct rpc_method proxied_methods[] = {
+    {.path = "/t/Hold", .on_open = on_held, .on_half_close = on_end_ignored},
+    {.path = "/t/Answer", .on_message = on_message_answered},
+    {0},
+};
+
+// A client at an address, after a proxy on this machine.
+struct proxied {
+    struct rpc_channel *channel;
+    struct rpc_stream *held;
+};
+
+static struct proxied proxied_open(const char *header, const char *value)
+{
+    struct proxied p = {0};
+    char *target = mem_format("127.0.0.1:%d", rpc_server_port(server));
+    ck_assert_int_eq(rpc_channel_open(target, &p.channel), STATUS_OK);
+    ck_assert_int_eq(rpc_channel_add_header(p.channel, header, value), STATUS_OK);
+    free(target);
+    return p;
+}
+
+static void proxied_close(struct proxied *p)
+{
+    rpc_stream_close(p->held);
+    rpc_channel_close(p->channel);
+}
+
+// Opens a call that stays open.
+static struct proxied proxied_hold(const char *header, const char *value)
+{
+    struct proxied p = proxied_open(header, value);
+    int before = atomic_load(&n_held);
+    ck_assert_int_eq(rpc_stream_open(p.channel, "/t/Hold", 0, true, &p.held), STATUS_OK);
+    for (int i = 0; i < TIMEOUT_MS / 5 && atomic_load(&n_held) == before; i++)
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    ck_assert_int_eq(atomic_load(&n_held), before + 1);
+    return p;
+}
+
+static enum status proxied_ask(const char *header, const char *value)
+{
+    struct proxied p = proxied_open(header, value);
+    struct rpc_bytes answer;
+    enum status status = rpc_unary(p.channel, "/t/Answer", NULL, 0, TIMEOUT_MS, &answer);
+    proxied_close(&p);
+    return status;
+}
+
+START_TEST(each_client_of_a_trusted_proxy_has_its_own_bound)
+{
+    server_open_with((struct rpc_server_options){
+        .methods = proxied_methods, .max_connections_per_address = 2, .trusted_proxies = "127.0.0.1"});
+    struct proxied a = proxied_hold("x-forwarded-for", "1.1.1.1"), b = proxied_hold("forwarded", "for=1.1.1.1");
+    struct proxied other = proxied_hold("x-forwarded-for", "2.2.2.2");
+    ck_assert_int_eq(proxied_ask("x-forwarded-for", "9.9.9.9, 1.1.1.1"), STATUS_EXHAUSTED);
+    ck_assert_str_eq(status_message(), "the client's address has its maximum of calls at one time");
+    ck_assert_int_eq(proxied_ask("x-forwarded-for", "2.2.2.2"), STATUS_UNSUPPORTED);
+    ck_assert_int_eq(proxied_ask("x-forwarded-for", "3.3.3.3"), STATUS_UNSUPPORTED);
+    proxied_close(&a);
+    enum status status = STATUS_EXHAUSTED;
+    for (int i = 0; i < TIMEOUT_MS / 20 && status == STATUS_EXHAUSTED; i++) {
+        status = proxied_ask("x-forwarded-for", "1.1.1.1");
+        nanosleep(&(struct timespec){.tv_nsec = 20000000}, NULL);
+    }
+    ck_assert_int_eq(status, STATUS_UNSUPPORTED);
+    proxied_close(&b);
+    proxied_close(&other);
+    server_close();
+}
+END_TEST
+
+START_TEST(other_peers_cannot_name_an_address)
+{
+    server_open_with((struct rpc_server_options){
+        .methods = proxied_methods, .max_connections_per_address = 2, .trusted_proxies = "10.0.0.0/8"});
+    struct proxied calls[3];
+    for (int i = 0; i < 3; i++)
+        calls[i] = proxied_hold("x-forwarded-for", "1.1.1.1"); // C-core sends them on one connection
+    for (int i = 0; i < 3; i++)
+        proxied_close(&calls[i]);
+    server_close();
+}
+END_TEST
+
 static void read_all(int fd, unsigned char *bytes, size_t n)
 {
     struct pollfd waiting = {.fd = fd, .events = POLLIN};
@@ -172,5 +277,7 @@ SUITE("net_connections")
     TEST(a_server_without_listener_ends_the_process); // first: it forks before gRPC has threads
     TEST(an_address_has_a_bounded_number_of_connections);
     TEST(a_connection_without_calls_is_closed);
+    TEST(each_client_of_a_trusted_proxy_has_its_own_bound);
+    TEST(other_peers_cannot_name_an_address);
     LOOP(the_calls_of_a_connection_are_bounded, 0, 2);
 }

@@ -130,6 +130,7 @@ static struct fields through_cluster(const struct fields *from)
     sampling_to_message(&from->sampling, GENERATION_ALL_GIVEN, &sampling.base);
     ProtobufCMessage *m = repack(&sampling.base);
     ck_assert_int_eq(sampling_from_message(m, &to.sampling), STATUS_OK);
+    if (to.sampling.no_output) to.sampling.max_tokens = 0; // the router always sends max_tokens
     protobuf_c_message_free_unpacked(m, NULL);
     Forepack__Cluster__V1__ScoreItem item = FOREPACK__CLUSTER__V1__SCORE_ITEM__INIT;
     prefill_to_message(&from->prefill, GENERATION_ALL_GIVEN, &item.base);
@@ -337,14 +338,37 @@ START_TEST(what_is_not_given_is_not_sent)
 }
 END_TEST
 
+START_TEST(zero_tokens_arrive_through_both_protocols_as_no_output)
+{
+    Forepack__V1__SamplingOptions m = FOREPACK__V1__SAMPLING_OPTIONS__INIT;
+    Forepack__Cluster__V1__Sampling cluster = FOREPACK__CLUSTER__V1__SAMPLING__INIT;
+    struct sampling s;
+    sampling_defaults(&s);
+    ck_assert_int_eq(sampling_from_message(&m.base, &s), STATUS_OK);
+    ck_assert(!s.no_output);
+    m.max_tokens_given_case = FOREPACK__V1__SAMPLING_OPTIONS__MAX_TOKENS_GIVEN_MAX_TOKENS;
+    ck_assert_int_eq(sampling_from_message(&m.base, &s), STATUS_OK);
+    ck_assert(s.no_output);
+    ck_assert_int_eq(s.max_tokens, 1);
+    ck_assert_int_eq(sampling_output_max(&s), 0);
+    ck_assert_int_eq(sampling_check(&s, 100), STATUS_OK);
+    sampling_to_message(&s, GENERATION_ALL_GIVEN, &cluster.base);
+    ck_assert_uint_eq(cluster.max_tokens, 0);
+    s.no_output = false;
+    ck_assert_int_eq(sampling_from_message(&cluster.base, &s), STATUS_OK);
+    ck_assert(s.no_output);
+    s.min_tokens = 1;
+    ck_assert_int_eq(sampling_check(&s, 100), STATUS_INVALID);
+    ck_assert_str_eq(status_message(), "min_tokens 1: must be at most max_tokens (0)");
+}
+END_TEST
+
 START_TEST(numbers_of_a_client_outside_the_range_are_refused)
 {
     Forepack__V1__SamplingOptions m = FOREPACK__V1__SAMPLING_OPTIONS__INIT;
     struct sampling s;
     sampling_defaults(&s);
     m.max_tokens_given_case = FOREPACK__V1__SAMPLING_OPTIONS__MAX_TOKENS_GIVEN_MAX_TOKENS;
-    ck_assert_int_eq(sampling_from_message(&m.base, &s), STATUS_INVALID);
-    ck_assert_str_eq(status_message(), "max_tokens 0: must be 1 or more");
     m.max_tokens = UINT32_MAX;
     ck_assert_int_eq(sampling_from_message(&m.base, &s), STATUS_INVALID);
     ck_assert_str_eq(status_message(), "max_tokens 4294967295: must be from 1 to 2147483647");
@@ -518,6 +542,7 @@ SUITE("request")
     TEST(every_member_of_the_messages_is_mapped);
     TEST(what_is_not_given_is_not_sent);
     TEST(auto_chunks_arrive_as_a_word);
+    TEST(zero_tokens_arrive_through_both_protocols_as_no_output);
     TEST(numbers_of_a_client_outside_the_range_are_refused);
     TEST(fields_outside_the_tables_arrive);
     TEST(max_tokens_is_reduced_to_what_the_context_holds);

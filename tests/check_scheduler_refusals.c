@@ -70,6 +70,13 @@ START_TEST(bad_sequences_are_refused_with_a_sentence)
     bad = good;
     bad.sampling.max_tokens = CONTEXT;
     refuse(w, &bad, STATUS_OUT_OF_RANGE, "exceed the context of 192");
+    bad.sampling.max_tokens = 1;
+    bad.sampling.no_output = true;
+    bad.prompt_tokens = CONTEXT + 1;
+    refuse(w, &bad, STATUS_OUT_OF_RANGE, "prompt (193 tokens) and max_tokens (0) exceed the context of 192");
+    bad.id = 3;
+    bad.prompt_tokens = CONTEXT;
+    world_add(w, &bad); // just fits
     bad = good;
     bad.n_kept_ranges = 0;
     bad.n_tokens = bad.prompt_tokens = 94;
@@ -82,6 +89,7 @@ START_TEST(bad_sequences_are_refused_with_a_sentence)
     world_run(w);
     ck_assert_int_gt(w->now[1].n, 0);
     ck_assert_int_gt(w->now[2].n, 0);
+    ck_assert_int_eq(w->now[3].n, 1);
     scheduler_free(w->scheduler);
 
     struct scheduler_limits limits = {.token_budget = 8, .max_seqs = 9, .context_tokens = CONTEXT, .kv_blocks = 6};

@@ -268,7 +268,7 @@ static void damage(sequence_message *m, int kind)
     case 11: add_bias(m->sampling, 2, 3, 3); break;
     case 12: m->sampling->max_tokens = UINT32_MAX; break;
     case 13: m->prompt_tokens = UINT32_MAX; break;
-    case 14: m->sampling->max_tokens = 0; break;
+    case 14: m->sampling->max_tokens = m->generated = 2; break;
     default: m->request = 0; break; // the id of another request
     }
 }

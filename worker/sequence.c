@@ -85,7 +85,7 @@ static enum status check_prompt_logprobs(const struct sequence_request *r)
     int n_kept = r->n_tokens - r->n_generated;
     if (r->sampling.prompt_logprobs < 0) return STATUS_OK;
     if (n_kept < r->prompt_tokens)
-        return status_fail(STATUS_INVALID, "prompt_logprobs: %d of %d prompt tokens are pruned, all must be kept",
+        return status_fail(STATUS_INVALID, "prompt_logprobs: %d of %d prompt tokens are pruned: all must be kept",
                            r->prompt_tokens - n_kept, r->prompt_tokens);
     if (r->logprobs_from >= 1 && r->logprobs_from <= n_kept) return STATUS_OK;
     return status_fail(STATUS_INVALID, "prompt_logprobs: from token %d of a prompt of %d tokens: must be from 1 to %d",
@@ -100,9 +100,10 @@ static int64_t entries_needed(const struct sequence_request *r)
 
 static enum status check_room(const struct sequence_request *r, const struct sequence_limits *limits)
 {
-    if ((int64_t)r->prompt_tokens + r->sampling.max_tokens > limits->context_tokens) {
+    int output = sampling_output_max(&r->sampling);
+    if ((int64_t)r->prompt_tokens + output > limits->context_tokens) {
         return status_fail(STATUS_OUT_OF_RANGE, "prompt (%d tokens) and max_tokens (%d) exceed the context of %d",
-                           r->prompt_tokens, r->sampling.max_tokens, limits->context_tokens);
+                           r->prompt_tokens, output, limits->context_tokens);
     }
     if (entries_needed(r) > (int64_t)limits->kv_blocks * KV_BLOCK_TOKENS) {
         return status_fail(STATUS_OUT_OF_RANGE, "the sequence needs %lld KV entries, the whole KV cache has %lld",
@@ -128,11 +129,16 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     TRY(check_request(r, limits));
     struct sequence *s = mem_alloc(sizeof *s);
     s->id = r->id;
+    s->bin = r->bin;
     s->salt = r->salt;
+    s->is_background = r->background;
     s->sampling = r->sampling;
     s->sampling.logit_bias = logit_bias_copy(&r->sampling.logit_bias);
     s->sampling.grammar.text = NULL; // the matcher has the grammar, see sequence_set_matcher()
     s->n_kept = r->n_tokens - r->n_generated;
+    s->rope = limits->rope;
+    s->rope_length = r->prompt_tokens;
+    if (s->rope->type == ROPE_LONGROPE) s->rope_length += r->n_generated;
     s->n_tokens = r->n_tokens;
     s->n_matched = r->n_generated;
     s->next_logprob = r->sampling.prompt_logprobs >= 0 ? r->logprobs_from : s->n_kept;

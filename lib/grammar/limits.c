@@ -3,7 +3,11 @@
 
 #include <ctype.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
+
+#include "lib/base/mem.h"
+#include "lib/text/schema_ends.h"
 
 // Measured with llguidance 1.9.1: 16,000 units of fuel build at most 4,000 parts that may be empty, in 100 ms and 32
 // MiB. A thousand such parts take 10 ms. A schema of 36 KiB with 600 members and no expressions takes 57,000 units, so
@@ -69,6 +73,7 @@ static size_t names_parts(const json_t *object)
 struct costs {
     size_t parts;   // parts of regular expressions that may be empty, or more
     uint64_t units; // work for the objects of schemas, see UNITS_MAX
+    char *endless;  // reference to a schema that no finite answer matches; owned; NULL: there is none
 };
 
 // Adds the work for the members of a large object.
@@ -104,11 +109,18 @@ static void schema_add_costs(const json_t *schema, struct costs *costs)
     json_array_foreach(schema, i, member) schema_add_costs(member, costs);
 }
 
+static void document_add_costs(json_t *root, struct costs *costs)
+{
+    schema_add_costs(root, costs);
+    const char *ref = costs->endless ? NULL : schema_endless_ref(root);
+    if (ref) costs->endless = mem_string(ref);
+}
+
 static void schema_text_add_costs(const char *text, struct costs *costs)
 {
     json_t *schema = json_loads(text, JSON_DECODE_ANY | GRAMMAR_JSON_FLAGS, NULL);
     if (schema) {
-        schema_add_costs(schema, costs);
+        document_add_costs(schema, costs);
     } else {
         costs->parts += strlen(text); // llguidance may read text that jansson does not
     }
@@ -148,7 +160,7 @@ static void lark_add_costs(const char *text, struct costs *costs)
             costs->parts += strlen(text);
             return;
         }
-        schema_add_costs(schema, costs);
+        document_add_costs(schema, costs);
         end = text + sizeof mark - 1 + read.position;
         json_decref(schema);
     }
@@ -165,9 +177,21 @@ static struct costs grammar_costs(const struct grammar_spec *spec)
     return costs;
 }
 
+static enum status endless_refuse(char *ref)
+{
+    enum status status =
+        status_fail(STATUS_INVALID,
+                    "the JSON schema has a dead end: \"$ref\" %.100s requires itself, so no answer could "
+                    "end: make a member on the way optional, or allow another value",
+                    ref);
+    free(ref);
+    return status;
+}
+
 enum status grammar_limits_set(const struct grammar_spec *spec, struct llg_limits *limits)
 {
     const struct costs costs = grammar_costs(spec);
+    if (costs.endless) return endless_refuse(costs.endless);
     if (costs.units > UNITS_MAX)
         return status_fail(STATUS_INVALID,
                            "the JSON schema has too many members: one object may have about 2,000 required or 890 "

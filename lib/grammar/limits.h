@@ -13,5 +13,6 @@
 enum { GRAMMAR_JSON_FLAGS = JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL };
 
 // Sets limits that keep every grammar within about a second and 64 MiB to compile, and a matcher within about 64 MiB.
-// Ordinary schemas take 1 to 150 ms. INVALID: a JSON schema has too many members.
+// Ordinary schemas take 1 to 150 ms. INVALID: a JSON schema has too many members, or
+// requires itself without end.
 enum status grammar_limits_set(const struct grammar_spec *spec, struct llg_limits *limits);

@@ -93,7 +93,7 @@ static enum status open_tls(struct http_server *s)
 
 static enum status start(struct http_server *s)
 {
-    TRY(http_networks_parse(s->o.trusted_proxies, &s->proxies));
+    TRY(networks_parse(s->o.trusted_proxies, &s->proxies));
     TRY(http_hosts_check(s->o.site.hosts));
     TRY(http_origins_check(s->o.site.origins));
     if (s->o.tls) TRY(open_tls(s));

@@ -46,6 +46,7 @@ static void call_end_batch(struct rpc_call *call)
     pthread_mutex_unlock(&call->mutex);
     if (!core) return;
     grpc_call_unref(core);
+    if (call->client_counted) net_sockets_drop_call(call->server->sockets, &call->client);
     net_server_drop_call(call->server, call);
     rpc_call_unref(call);
 }
@@ -246,6 +247,19 @@ static void call_authorise(struct rpc_call *call, struct net_socket *socket)
         call_refuse(call, status, status_message());
 }
 
+// Counts the call for the client that a trusted proxy forwarded. Returns false if the client has its maximum.
+static bool call_count_client(struct rpc_call *call, const struct net_socket *socket)
+{
+    const struct in6_addr *proxy = net_socket_proxy(socket);
+    if (!proxy) return true;
+    struct forwarded forwarded = forwarded_begin(&call->server->proxies);
+    for (int i = 0; i < call->n_metadata; i += 2)
+        forwarded_take(&forwarded, call->metadata[i], call->metadata[i + 1]);
+    call->client = forwarded_client(&forwarded, proxy);
+    call->client_counted = net_sockets_count_call(call->server->sockets, &call->client);
+    return call->client_counted;
+}
+
 // Admits or refuses the call. A call without a socket is refused: its connection is already closed.
 static void call_admit(struct rpc_call *call, struct net_socket *socket, size_t n_metadata_bytes)
 {
@@ -253,6 +267,8 @@ static void call_admit(struct rpc_call *call, struct net_socket *socket, size_t 
         call_refuse(call, STATUS_UNAVAILABLE, "the connection is closed");
     } else if (n_metadata_bytes > NET_METADATA_BYTES) {
         call_refuse(call, STATUS_EXHAUSTED, "the metadata of a call has at most 8 KiB");
+    } else if (!call_count_client(call, socket)) {
+        call_refuse(call, STATUS_EXHAUSTED, "the client's address has its maximum of calls at one time");
     } else {
         call_authorise(call, socket);
     }

@@ -71,11 +71,14 @@ struct rpc_server_options {
     const struct rpc_tls *tls; // copied; NULL: plain text
     // Older connections accept no new calls, so that clients show their certificates again.
     int64_t max_connection_age_ms;
-    size_t max_message_bytes;        // larger messages are refused with RESOURCE_EXHAUSTED; 0: 64 MiB
-    int max_connections;             // 0: a quarter of the limit of descriptors, at most 20,000
-    int max_connections_per_address; // 0: no bound
-    int max_calls;                   // open calls per connection; further calls wait at the client; 0: 16,384
-    int idle_ms;                     // a connection without calls is closed after this time; 0: 2 minutes
+    size_t max_message_bytes; // larger messages are refused with RESOURCE_EXHAUSTED; 0: 64 MiB
+    int max_connections;      // 0: a quarter of the limit of descriptors, at most 20,000
+    // 0: no bound. Connections of trusted proxies do not count. Each of their calls counts as a connection of the
+    // address that it was forwarded for.
+    int max_connections_per_address;
+    const char *trusted_proxies; // networks of proxies, in the form of lib/base/forwarded.h; NULL: none
+    int max_calls;               // open calls per connection; further calls wait at the client; 0: 16,384
+    int idle_ms;                 // a connection without calls is closed after this time; 0: 2 minutes
     // A finished call that its client does not read is ended after this time (or up to twice this time), but only while
     // the server holds too much unread data. 0: 30 s.
     int unread_ms;

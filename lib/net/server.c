@@ -31,6 +31,8 @@ enum {
     EMPTY_FRAMES_PER_SECOND = 100,
     RESETS_MAX = 100,
     RESETS_PER_SECOND = 100,
+    UNANSWERED_MAX = 5000,
+    UNANSWERED_PER_SECOND = 5000,
 };
 
 // --- accepting
@@ -184,7 +186,8 @@ static int max_calls(const struct rpc_server_options *options)
     return options->max_calls ? options->max_calls : CALLS_MAX;
 }
 
-static struct net_sockets *server_sockets_create(const struct rpc_server_options *options, int port)
+static struct net_sockets *server_sockets_create(const struct rpc_server_options *options,
+                                                 const struct networks *proxies, int port)
 {
     return net_sockets_create(&(struct net_sockets_options){
         .limits = {.max_calls = max_calls(options),
@@ -193,9 +196,12 @@ static struct net_sockets *server_sockets_create(const struct rpc_server_options
                    .max_empty = EMPTY_FRAMES_MAX,
                    .empty_per_second = EMPTY_FRAMES_PER_SECOND,
                    .max_resets = RESETS_MAX,
-                   .resets_per_second = RESETS_PER_SECOND},
+                   .resets_per_second = RESETS_PER_SECOND,
+                   .max_unanswered = UNANSWERED_MAX,
+                   .unanswered_per_second = UNANSWERED_PER_SECOND},
         .port = port,
         .max_per_address = options->max_connections_per_address,
+        .proxies = *proxies,
         .proof = options->proof,
     });
 }
@@ -301,6 +307,8 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
 {
     if (!options->address || !*options->address)
         return status_fail(STATUS_INVALID, "no address to listen on: HOST:PORT is required");
+    struct networks proxies;
+    TRY(networks_parse(options->trusted_proxies, &proxies));
     struct net_listener_options listen = {
         .address = options->address,
         .max_connections = options->max_connections ? options->max_connections : descriptors_share(4, CONNECTIONS_MAX),
@@ -322,8 +330,9 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
     net_object_opened();
     server->tls = listen.tls;
     server->listener = listener;
+    server->proxies = proxies;
     server->port = net_listener_port(listener);
-    server->sockets = server_sockets_create(options, server->port);
+    server->sockets = server_sockets_create(options, &server->proxies, server->port);
     server->methods = options->methods;
     server->context = options->context;
     server->authorise = options->authorise;

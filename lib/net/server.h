@@ -5,8 +5,10 @@
 // Locks: the server's mutex is locked before a call's mutex. Handlers run with neither.
 #pragma once
 
+#include <netinet/in.h>
 #include <stdatomic.h>
 
+#include "lib/base/forwarded.h"
 #include "lib/net/core.h"
 
 struct net_fd_handler;
@@ -26,6 +28,7 @@ struct rpc_server {
     int port;
     struct net_listener *listener;
     struct net_sockets *sockets;    // connections of C-core
+    struct networks proxies;        // trusted ones
     struct net_fd_handler *handler; // C-core's acceptor, see server.c
     int n_queues;
     struct net_queue *queues;
@@ -58,6 +61,8 @@ struct rpc_call {
     void (*release_identity)(void *identity);
     char *path;             // gpr_free()
     char *peer, *peer_name; // free()
+    struct in6_addr client; // address that a trusted proxy forwarded, if the call counts for it
+    bool client_counted;    // used only by the queue's thread
     int64_t deadline_us;
     int n_metadata;
     char **metadata;                  // key, value, key, value...

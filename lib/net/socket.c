@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/address_counts.h"
 #include "lib/base/clock.h"
 #include "lib/base/descriptors.h"
 #include "lib/base/log.h"
@@ -124,6 +125,11 @@ const char *net_socket_name(const struct net_socket *socket)
     return socket->name;
 }
 
+const struct in6_addr *net_socket_proxy(const struct net_socket *s)
+{
+    return networks_have(&s->sockets->options.proxies, &s->address) ? &s->address : NULL;
+}
+
 void net_socket_prove(struct net_socket *s)
 {
     if (!atomic_exchange(&s->proven, true) && s->sockets->options.proof) peer_prove(&s->budget);
@@ -140,8 +146,11 @@ static void socket_end(struct net_socket *s)
     pthread_mutex_unlock(&s->mutex);
 }
 
-static void socket_log(struct net_socket *s, const char *reason)
+// Records that the connection ends because it broke a limit.
+static void socket_blame(struct net_socket *s, const char *reason)
 {
+    if (!net_sockets_trust(s->sockets, &s->address))
+        address_counts_offend(s->sockets->addresses, &s->address, clock_now_us());
     log_event_limited(LOG_WARN, "grpc_connection_ended", LOG_FIELD("peer", (const char *)s->peer),
                       LOG_FIELD("port", s->sockets->options.port), LOG_FIELD("reason", reason));
 }
@@ -149,7 +158,7 @@ static void socket_log(struct net_socket *s, const char *reason)
 static void socket_refuse(struct net_socket *s, const char *reason)
 {
     if (atomic_load(&s->ended)) return;
-    socket_log(s, reason);
+    socket_blame(s, reason);
     socket_end(s);
 }
 
@@ -256,7 +265,7 @@ ssize_t net_socket_receive(struct net_socket *s, struct msghdr *m, int flags)
     await_sender(s, (size_t)n);
     enum frames_found found = frames_of_message(s, m, (size_t)n);
     if (found != FRAMES_OK) {
-        socket_log(s, frames_found_name(found));
+        socket_blame(s, frames_found_name(found));
         goodbye_send(s, found);
         socket_end(s);
         return fail_with(ECONNRESET);
@@ -301,6 +310,10 @@ struct net_socket *net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl
 {
     if (fd >= DESCRIPTORS_MAX) return NULL;
     struct net_socket *s = mem_alloc(sizeof *s);
+    if (!net_tls_stream_init(&s->tls, ssl, fd)) {
+        free(s);
+        return NULL;
+    }
     atomic_init(&s->refs, 1);
     atomic_fetch_add(&sockets->refs, 1);
     s->sockets = sockets;
@@ -310,7 +323,6 @@ struct net_socket *net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl
     s->name = ssl ? net_tls_peer_name(ssl) : NULL;
     pthread_mutex_init(&s->io, NULL);
     pthread_mutex_init(&s->mutex, NULL);
-    net_tls_stream_init(&s->tls, ssl);
     frames_init(&s->frames, &sockets->options.limits, clock_now_us());
     atomic_init(&s->unfinished_us, INT64_MAX);
     s->budget.end = budget_end;
@@ -361,7 +373,7 @@ static void socket_unlink(struct net_socket *s)
     if (s->next) s->next->previous = s->previous;
     sockets->n--;
     pthread_mutex_unlock(&sockets->mutex);
-    address_counts_remove(sockets->addresses, &s->address);
+    net_sockets_drop_connection(sockets, &s->address);
 }
 
 void net_socket_closing(struct net_socket *s)
@@ -417,9 +429,34 @@ int net_sockets_count(struct net_sockets *sockets)
     return n;
 }
 
-struct address_counts *net_sockets_addresses(struct net_sockets *sockets)
+bool net_sockets_trust(const struct net_sockets *sockets, const struct in6_addr *address)
 {
-    return sockets->addresses;
+    return networks_have(&sockets->options.proxies, address);
+}
+
+bool net_sockets_bar(struct net_sockets *sockets, const struct in6_addr *address, int64_t now_us)
+{
+    return address_counts_is_barred(sockets->addresses, address, now_us);
+}
+
+bool net_sockets_count_connection(struct net_sockets *sockets, const struct in6_addr *address)
+{
+    return net_sockets_trust(sockets, address) || address_counts_add(sockets->addresses, address);
+}
+
+void net_sockets_drop_connection(struct net_sockets *sockets, const struct in6_addr *address)
+{
+    if (!net_sockets_trust(sockets, address)) address_counts_remove(sockets->addresses, address);
+}
+
+bool net_sockets_count_call(struct net_sockets *sockets, const struct in6_addr *client)
+{
+    return address_counts_add(sockets->addresses, client);
+}
+
+void net_sockets_drop_call(struct net_sockets *sockets, const struct in6_addr *client)
+{
+    address_counts_remove(sockets->addresses, client);
 }
 
 void net_sockets_expire(struct net_sockets *sockets, int64_t now_us)

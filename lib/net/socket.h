@@ -14,7 +14,7 @@
 #include <stdbool.h>
 #include <sys/socket.h>
 
-#include "lib/base/address_counts.h"
+#include "lib/base/forwarded.h"
 #include "lib/base/peer_budget.h"
 #include "lib/net/frames.h"
 
@@ -25,21 +25,31 @@ enum { NET_UNFINISHED_US = 10000000 }; // limit for a header block, a frame with
 
 struct net_sockets_options {
     struct frames_limits limits;
-    int port;            // for logs
-    int max_per_address; // 0: no bound
-    bool proof;          // clients must show a key or token in a call; until then they share PEER_UNPROVEN_BYTES
+    int port;                // for logs
+    int max_per_address;     // connections of an address and calls of a client of trusted proxies; 0: no bound
+    struct networks proxies; // trusted ones: their connections do not count
+    bool proof;              // clients must show a key or token in a call; until then they share PEER_UNPROVEN_BYTES
 };
 
 struct net_sockets *net_sockets_create(const struct net_sockets_options *options);
 void net_sockets_unref(struct net_sockets *sockets); // NULL is allowed
 int net_sockets_count(struct net_sockets *sockets);
-struct address_counts *net_sockets_addresses(struct net_sockets *sockets);
+bool net_sockets_trust(const struct net_sockets *sockets, const struct in6_addr *address); // a trusted proxy
+// Returns true if the address gets no new connection for now, because its connections broke limits again and again.
+bool net_sockets_bar(struct net_sockets *sockets, const struct in6_addr *address, int64_t now_us);
+// Counts a connection, for its address. Returns false if the address has the maximum. Connections of trusted proxies do
+// not count, but each of their calls.
+bool net_sockets_count_connection(struct net_sockets *sockets, const struct in6_addr *address);
+void net_sockets_drop_connection(struct net_sockets *sockets, const struct in6_addr *address);
+// Counts a call for the address of its client.
+bool net_sockets_count_call(struct net_sockets *sockets, const struct in6_addr *client);
+void net_sockets_drop_call(struct net_sockets *sockets, const struct in6_addr *client);
 // Ends connections with a frame, header block or preface that is unfinished for NET_UNFINISHED_US.
 void net_sockets_expire(struct net_sockets *sockets, int64_t now_us);
 
 // Checks what is received and sent on `fd` from now on, until `fd` is closed. The socket takes ownership of `ssl`
 // (NULL: plain text). The caller has counted the connection for `address`; the socket removes it from the counts at its
-// end. Returns NULL, without effect, if `fd` is out of range.
+// end. Returns NULL, without effect, if `fd` is out of range or there is no memory.
 struct net_socket *net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl, const struct sockaddr_in6 *address);
 
 // The listener receives the first bytes (net_socket_receive()) and keeps them until C-core may have the connection.
@@ -53,7 +63,9 @@ struct net_socket *net_socket_find(const char *core_peer);
 void net_socket_unref(struct net_socket *socket);             // NULL is allowed
 const char *net_socket_peer(const struct net_socket *socket); // address, for logs: "ipv4:127.0.0.1:1234"
 const char *net_socket_name(const struct net_socket *socket); // name in the client's verified certificate, or NULL
-void net_socket_prove(struct net_socket *socket);             // the socket's client has shown a key or token
+// Returns the address of a trusted proxy, which is the peer. NULL: the peer is another client.
+const struct in6_addr *net_socket_proxy(const struct net_socket *socket);
+void net_socket_prove(struct net_socket *socket); // the socket's client has shown a key or token
 
 // The functions that socket_libc.c calls in place of libc's. net_socket_of() returns NULL if `fd` is not such a socket.
 struct net_socket *net_socket_of(int fd);

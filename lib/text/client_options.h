@@ -20,9 +20,9 @@ struct client_options {
              "with images are refused"}
 #define CLIENT_RULE_ROWS(o)                                                                                            \
     {.name = "prune-rule", .type = OPTION_STRING, .value = &(o).prune_rule, .placeholder = "RULE", .default_text = "any", \
-     .help = "limit of pruning, whatever a request asks for, where its API key has no rule: any; never; "              \
+     .help = "limit of pruning for requests whose API key has no rule, whatever they ask for: any; never; "            \
              "quality-at-least:Q, with a least quality; keep-at-least:R, with a least keep rate; required"},           \
     {.name = "drafts-rule", .type = OPTION_CHOICE, .value = &(o).drafts_rule, .default_text = "auto",                  \
      .choices = DRAFT_MODES,                                                                                           \
-     .help = "off: no answer is drafted, whatever a request asks for, where its API key does not say drafts=auto"}
+     .help = "off: no answer is drafted, whatever a request asks for, unless its API key has drafts=auto"}
 // clang-format on

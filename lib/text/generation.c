@@ -81,10 +81,16 @@ static enum status fields_check(const struct generation_field *fields, const voi
     return STATUS_OK;
 }
 
+int sampling_output_max(const struct sampling *s)
+{
+    return s->no_output ? 0 : s->max_tokens;
+}
+
 static enum status min_tokens_check(const struct sampling *s)
 {
-    if (!s->max_tokens || s->min_tokens <= s->max_tokens) return STATUS_OK;
-    return status_fail(STATUS_INVALID, "min_tokens %d: must be at most max_tokens (%d)", s->min_tokens, s->max_tokens);
+    int most = sampling_output_max(s);
+    if (!s->max_tokens || s->min_tokens <= most) return STATUS_OK;
+    return status_fail(STATUS_INVALID, "min_tokens %d: must be at most max_tokens (%d)", s->min_tokens, most);
 }
 
 static enum status stop_ids_check(const struct sampling *s, int vocab_size)
@@ -146,7 +152,8 @@ enum status sampling_resolve(struct sampling *s, int prompt_tokens, const struct
 {
     const char *note = model_config_context_note(config);
     int room = config->max_context - prompt_tokens;
-    if (room < 1) return context_refuse(policy->words, prompt_tokens, true, config->max_context, note);
+    if (room < !s->no_output) return context_refuse(policy->words, prompt_tokens, true, config->max_context, note);
+    if (s->no_output) return min_tokens_check(s);
     if (policy->reduces && s->max_tokens > room && s->min_tokens <= room) s->max_tokens = room;
     if (s->max_tokens > room) {
         return status_fail(

@@ -59,6 +59,9 @@ enum { CHUNK_TOKENS_AUTO = -1, CHUNK_TOKENS_PAPER = 32 };
 // The members of generation_fields.h, then the remaining members.
 struct sampling {
     SAMPLING_FIELDS(GENERATION_MEMBER)
+    // The client asked for 0 tokens: max_tokens is 1, since the pass over the prompt yields a token, which is not part
+    // of the answer.
+    bool no_output;
     int32_t stop_ids[STOP_IDS_MAX];
     int n_stop_ids;
     // Owned by the owner of the struct, borrowed by copies of the struct:
@@ -115,6 +118,9 @@ double generation_field_number(const struct generation_field *field, const void 
 // vocabulary.
 bool sampling_needs_host(const struct sampling *s, int index);
 
+// Returns how many tokens the answer may have. The context must have room for the prompt and for these tokens.
+int sampling_output_max(const struct sampling *s);
+
 void sampling_defaults(struct sampling *s);
 void prefill_defaults(struct prefill *p);
 
@@ -137,8 +143,9 @@ struct context_policy {
 enum status context_refuse(enum context_words words, int prompt_tokens, bool counted, int context, const char *note);
 
 // Completes max_tokens for a prompt of `prompt_tokens`: a missing value becomes `default_tokens` or the rest of the
-// context, whichever is less. Returns OUT_OF_RANGE if the context has no room for one token after the prompt, or no
-// room for max_tokens and the policy does not reduce it. The error message calls max_tokens `name`.
+// context, whichever is less. Returns OUT_OF_RANGE if the context has no room for one token after the prompt (with
+// no_output: for the prompt), or no room for max_tokens and the policy does not reduce it. The error message calls
+// max_tokens `name`.
 enum { MAX_TOKENS_DEFAULT = 256 };
 enum status sampling_resolve(struct sampling *s, int prompt_tokens, const struct model_config *config,
                              int default_tokens, const char *name, const struct context_policy *policy);
@@ -159,7 +166,7 @@ bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p); // false: 
 bool draft_mode_parse(const char *name, enum draft_mode *mode_p);
 
 // Returns the output estimate: how many KV blocks the output is expected to use. `max_blocks` is how many it may still
-// need. The estimate is a quarter of them, since most answers end long before max_tokens. A low estimate costs
+// need. The estimate is a quarter of max_blocks, since most answers end long before max_tokens. A low estimate costs
 // preemptions, not correctness.
 int64_t output_blocks_expected(int64_t max_blocks);
 

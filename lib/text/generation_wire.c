@@ -79,6 +79,7 @@ static void fields_to_message(const struct generation_field *fields, const void 
 void sampling_to_message(const struct sampling *s, generation_given given, ProtobufCMessage *m)
 {
     fields_to_message(sampling_fields, s, given, m);
+    if (s->no_output) *(uint32_t *)member_of(m, "max_tokens").value = 0;
     struct member ids = member_of(m, "stop_token_ids");
     *(const int32_t **)ids.value = s->stop_ids;
     *(size_t *)((char *)m + ids.descriptor->quantifier_offset) = (size_t)s->n_stop_ids;
@@ -125,17 +126,30 @@ static enum status field_from_message(const struct generation_field *f, const Pr
     return STATUS_OK;
 }
 
-static enum status fields_from_message(const struct generation_field *fields, const ProtobufCMessage *m, void *object)
+// Leaves out the field `except`, which may be NULL.
+static enum status fields_from_message(const struct generation_field *fields, const char *except,
+                                       const ProtobufCMessage *m, void *object)
 {
     enum status status = STATUS_OK;
-    for (const struct generation_field *f = fields; f->name && status == STATUS_OK; f++)
+    for (const struct generation_field *f = fields; f->name && status == STATUS_OK; f++) {
+        if (except && strcmp(f->name, except) == 0) continue;
         if (descriptor_of(m, f->name)) status = field_from_message(f, m, object);
+    }
     return status;
+}
+
+static bool asks_no_output(const ProtobufCMessage *m)
+{
+    struct member tokens = member_of(m, "max_tokens");
+    bool given = !tokens.case_p || *tokens.case_p == tokens.descriptor->id;
+    return given && *(const uint32_t *)tokens.value == 0;
 }
 
 enum status sampling_from_message(const ProtobufCMessage *m, struct sampling *s)
 {
-    enum status status = fields_from_message(sampling_fields, m, s);
+    s->no_output = asks_no_output(m);
+    if (s->no_output) s->max_tokens = 1;
+    enum status status = fields_from_message(sampling_fields, s->no_output ? "max_tokens" : NULL, m, s);
     if (status != STATUS_OK) return status;
     struct member ids = member_of(m, "stop_token_ids");
     size_t n = *(const size_t *)((const char *)m + ids.descriptor->quantifier_offset);
@@ -151,5 +165,5 @@ enum status sampling_from_message(const ProtobufCMessage *m, struct sampling *s)
 
 enum status prefill_from_message(const ProtobufCMessage *m, struct prefill *p)
 {
-    return fields_from_message(prefill_fields, m, p);
+    return fields_from_message(prefill_fields, NULL, m, p);
 }

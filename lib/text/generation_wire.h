@@ -16,7 +16,8 @@ generation_given generation_field_bit(const struct generation_field *fields, con
 
 // Fill an initialised message: forepack.v1.SamplingOptions or forepack.cluster.v1.Sampling, forepack.v1.PrefillOptions
 // or forepack.cluster.v1.ScoreItem. Members with presence (oneof) are set, except switches that are off and OPTIONAL
-// fields without a value. Fields that are not `given` are left out. The message borrows the stop token ids from `s`.
+// fields without a value. Fields that are not `given` are left out. max_tokens 0 means sampling.no_output. The message
+// borrows the stop token ids from `s`.
 void sampling_to_message(const struct sampling *s, generation_given given, ProtobufCMessage *m);
 void prefill_to_message(const struct prefill *p, generation_given given, ProtobufCMessage *m);
 

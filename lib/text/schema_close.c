@@ -59,37 +59,6 @@ static bool is_closable(const json_t *schema)
            count_combined(schema) == 0;
 }
 
-// --- references
-
-// Finds the member of the step [n] of a JSON pointer (RFC 6901).
-static json_t *pointer_step(const json_t *value, const char *step, size_t n)
-{
-    char *name = mem_alloc(n + 1), *end = name;
-    for (size_t i = 0; i < n; i++) {
-        bool escaped = step[i] == '~' && i + 1 < n && (step[i + 1] == '0' || step[i + 1] == '1');
-        *end++ = !escaped ? step[i] : step[i + 1] == '0' ? '~' : '/';
-        i += escaped;
-    }
-    *end = 0;
-    json_t *member =
-        json_is_array(value) ? json_array_get(value, strtoul(name, NULL, 10)) : json_object_get(value, name);
-    free(name);
-    return member;
-}
-
-// Returns the schema that a reference within the document names, or NULL.
-static json_t *ref_find(json_t *root, const char *ref)
-{
-    if (!ref || *ref++ != '#') return NULL;
-    json_t *found = root;
-    while (*ref == '/' && found) {
-        size_t n = strcspn(++ref, "/");
-        found = pointer_step(found, ref, n);
-        ref += n;
-    }
-    return *ref ? NULL : found;
-}
-
 // --- opening
 
 struct opening {
@@ -118,7 +87,7 @@ static void opening_add_parts(struct opening *o, const json_t *schema)
         json_t *part;
         json_array_foreach(json_object_get(schema, lists[l]), i, part) opening_add(o, part);
     }
-    opening_add(o, ref_find(o->root, json_string_value(json_object_get(schema, "$ref"))));
+    opening_add(o, schema_ref_find(o->root, json_string_value(json_object_get(schema, "$ref"))));
 }
 
 static enum status combined_add(void *arg, json_t *schema)

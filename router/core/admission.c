@@ -54,7 +54,8 @@ static enum status check_queue(const struct core *c, const struct request *r)
     const char *name = queue_class_name(queue_class);
     int64_t n_tokens = request_queue_tokens(r);
     const char *other = n_tokens > r->spec.n_tokens
-                            ? " (4 bytes of its grammar, stop strings and turns' pinned ranges count as one)"
+                            ? " (4 bytes of its grammar, stop strings, texts to compress and turns' pinned ranges "
+                              "count as one)"
                             : "";
     int64_t requests = admission_class_bound(c, c->options.max_queue_requests, queue_class);
     int64_t tokens = admission_class_bound(c, c->options.max_queue_tokens, queue_class);
@@ -95,7 +96,7 @@ enum status admission_check_deadline(const struct core *c, const struct request 
                        request_deadline_name(r), (double)left_us / 1e3);
 }
 
-// Returns the longest context of the attached worker groups and of those that may come back.
+// Returns the longest context of the attached worker groups and of worker groups that may come back.
 static int longest_context(const struct core *c, int64_t now_us)
 {
     int attached = sched_pool_context(&c->view, NODE_WORKER);
@@ -112,14 +113,15 @@ void admission_reduce_output(const struct core *c, struct request *r, int64_t no
 
 static enum status check_worker(const struct core *c, const struct request *r, int64_t now_us)
 {
-    int n_tokens = r->spec.n_tokens, max_tokens = r->spec.sampling.max_tokens;
-    if (max_tokens < 1) return status_fail(STATUS_INVALID, "max_tokens %d: must be 1 or more", max_tokens);
+    int n_tokens = r->spec.n_tokens, max_tokens = sampling_output_max(&r->spec.sampling);
+    if (r->spec.sampling.max_tokens < 1)
+        return status_fail(STATUS_INVALID, "max_tokens %d: must be 1 or more", max_tokens);
     if (sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched)) return STATUS_OK;
     bool returns = sched_request_context(&r->sched, NODE_WORKER) <= c->workers_gone_context;
     if (returns && now_us < core_grace_end_us(c)) return STATUS_OK;
     if (!c->open_nodes[NODE_WORKER]) return core_fail_no_node(c, NODE_WORKER);
     int context = sched_pool_context(&c->view, NODE_WORKER);
-    if (n_tokens >= context)
+    if (n_tokens + !r->spec.sampling.no_output > context)
         return context_refuse(r->spec.context.words, n_tokens, true, context, " on the attached worker groups");
     return status_fail(STATUS_OUT_OF_RANGE,
                        "a prompt of %d tokens with max_tokens %d needs a context of %lld: the attached worker groups "

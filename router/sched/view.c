@@ -9,7 +9,7 @@ int sched_request_context(const struct sched_request *r, enum node_role role)
 {
     // The prompt's last row yields the first look-ahead token, so the look-ahead needs one KV entry fewer than it has
     // steps.
-    int more = role == NODE_SPECULATOR ? r->spec->prefill.look_ahead - 1 : r->spec->sampling.max_tokens;
+    int more = role == NODE_SPECULATOR ? r->spec->prefill.look_ahead - 1 : sampling_output_max(&r->spec->sampling);
     return more < INT_MAX - r->spec->n_tokens ? r->spec->n_tokens + more : INT_MAX;
 }
 
@@ -43,6 +43,12 @@ int64_t sched_node_bin_rows(const struct sched_node *node)
 int64_t sched_node_blocks_left(const struct sched_node *node)
 {
     return node->role == NODE_WORKER ? node->limits.kv_blocks - node->account.kv_blocks : INT64_MAX;
+}
+
+double sched_node_share(const struct sched_node *node, int64_t blocks)
+{
+    double slot = 1.0 / node->limits.max_seqs, kv = (double)blocks / node->limits.kv_blocks;
+    return slot > kv ? slot : kv;
 }
 
 bool sched_node_shares_blocks(const struct sched_node *node)

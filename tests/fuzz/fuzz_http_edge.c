@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The parts of the HTTP server that read what clients and proxies say about a request: gzip bodies, forwarded
 // addresses, Host and Origin. The first byte chooses the part and the size of the pieces in which bytes arrive.
+#include <stdio.h>
 #include <string.h>
 
-#include "lib/http/forwarded.h"
+#include "lib/base/forwarded.h"
 #include "lib/http/gunzip.h"
 #include "lib/http/site.h"
 #include "tests/fuzz/fuzz.h"
@@ -46,26 +47,29 @@ static void check_gzip(const char *bytes, size_t size, size_t piece)
     FUZZ_CHECK(!accepted || (whole.n == parts.n && whole.hash == parts.hash));
 }
 
+static struct in6_addr client_of(const struct networks *trusted, const char *name, const char *value)
+{
+    const struct in6_addr peer = {.s6_addr[15] = 1};
+    struct forwarded forwarded = forwarded_begin(trusted);
+    forwarded_take(&forwarded, name, value);
+    return forwarded_client(&forwarded, &peer);
+}
+
 // The text is a list of networks, and after a line break the value of a header.
 static void check_forwarded(char *text, const char *name)
 {
-    struct http_networks trusted;
+    struct networks trusted;
     struct in6_addr peer = {.s6_addr[15] = 1}, client;
-    char *value = strchr(text, '\n'), pairs[600];
+    char *value = strchr(text, '\n'), longer[600] = "";
     if (!value) return;
     *value++ = '\0';
-    if (http_networks_parse(text, &trusted) != STATUS_OK) trusted.n = 0;
-    size_t n = strlen(name) + 1, size = strlen(value);
-    if (size > 500) size = 500;
-    memset(pairs, 0, sizeof pairs);
-    memcpy(pairs, name, n);
-    memcpy(pairs + n, value, size);
-    http_forwarded_client(&trusted, &peer, pairs);
+    if (networks_parse(text, &trusted) != STATUS_OK) trusted.n = 0;
+    client_of(&trusted, name, value);
     // A proxy's own entry, which comes last, is believed unless it is trusted itself.
-    strcpy(pairs + n + size, *name == 'x' ? ", 203.0.113.9" : ", for=203.0.113.9");
+    snprintf(longer, sizeof longer, "%.500s%s", value, *name == 'x' ? ", 203.0.113.9" : ", for=203.0.113.9");
     struct in6_addr last = {.s6_addr = {[10] = 0xff, 0xff, 203, 0, 113, 9}};
-    if (http_networks_have(&trusted, &last)) return;
-    client = http_forwarded_client(&trusted, &peer, pairs);
+    if (networks_have(&trusted, &last)) return;
+    client = client_of(&trusted, name, longer);
     FUZZ_CHECK(memcmp(&client, &last, sizeof last) == 0 || (*name == 'f' && memcmp(&client, &peer, sizeof peer) == 0));
 }
 

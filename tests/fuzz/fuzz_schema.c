@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // A byte that decides which members are possible, then the text of a JSON schema. Closing changes nothing but
-// "additionalProperties", and a second time nothing. Settled names stay settled, and the questions are objects.
+// "additionalProperties", and a second time nothing. Settled names stay settled, and the questions are objects. A
+// schema without references requires itself nowhere, and a copy of a schema has the same endless reference.
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/grammar/member_names.h"
 #include "lib/text/schema_close.h"
+#include "lib/text/schema_ends.h"
 #include "tests/fuzz/fuzz.h"
 
 struct oracle {
@@ -51,6 +53,16 @@ static void check_settle(const char *text, unsigned state)
     json_decref(schema);
 }
 
+static void check_ends(const char *text)
+{
+    json_t *schema = json_loads(text, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL), *copy = json_deep_copy(schema);
+    const char *ref = schema ? schema_endless_ref(schema) : NULL, *again = copy ? schema_endless_ref(copy) : NULL;
+    FUZZ_CHECK(!ref == !again && (!ref || strcmp(ref, again) == 0));
+    FUZZ_CHECK(!ref || (strchr(text, '$') || strchr(text, '\\')));
+    json_decref(copy);
+    json_decref(schema);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     if (size < 1) return 0;
@@ -58,6 +70,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     memcpy(text, data + 1, size - 1);
     check_close(text);
     check_settle(text, data[0]);
+    check_ends(text);
     free(text);
     return 0;
 }

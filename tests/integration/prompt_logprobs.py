@@ -9,7 +9,11 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import grpc
 import openai
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from grpc_reflection.v1alpha.proto_reflection_descriptor_database import ProtoReflectionDescriptorDatabase
 
 url, server, forepack, model_dir = sys.argv[1:5]
 client = openai.OpenAI(base_url=url + "/v1", api_key="none", max_retries=0, timeout=600)
@@ -107,9 +111,9 @@ def test_prompt_logprobs():
         assert [entry and entry["logprob"] for entry in listed] == wanted.token_logprobs, place
 
 
-def refused(**more):
+def refused(prompt=text, **more):
     try:
-        complete(text, **more)
+        complete(prompt, **more)
     except openai.BadRequestError as error:
         return error.message
     raise AssertionError("%s: not refused" % more)
@@ -123,6 +127,46 @@ def test_refusals():
     assert "leave out one" in refused(extra_body={"prompt_logprobs": 1})
     assert "max_tokens 0" in refused(echo=False, max_tokens=0)
     assert "21" in refused(echo=False, extra_body={"prompt_logprobs": 21})
+
+
+def stub():
+    channel = grpc.insecure_channel(server, options=[("grpc.enable_http_proxy", 0)])
+    pool = DescriptorPool(ProtoReflectionDescriptorDatabase(channel))
+    method = pool.FindServiceByName("forepack.v1.Inference").FindMethodByName("Generate")
+    request, response = GetMessageClass(method.input_type), GetMessageClass(method.output_type)
+    return request, channel.unary_stream("/forepack.v1.Inference/Generate", request.SerializeToString, response.FromString)
+
+
+def test_whole_context():
+    """A prompt without an answer may have exactly the context, and one that asks for a token may not."""
+    context = client.models.list().data[0].max_model_len
+    ids = (tokens_of(text) * context)[:context + 1]
+    answer = complete([ids[:context]], max_tokens=0)
+    values = answer.choices[0].logprobs.token_logprobs
+    assert len(values) == context and answer.usage.completion_tokens == 0
+    assert sum(len(event.choices[0].logprobs.tokens) for event in complete([ids[:context]], max_tokens=0, stream=True)
+               if event.choices[0].logprobs) == context
+    assert complete([ids[:context - 1]], max_tokens=1).choices[0].logprobs.token_logprobs[:-1] == values[:-1]
+    for sent in {"prompt": [ids], "max_tokens": 0}, {"prompt": [ids[:context]], "max_tokens": 1}:
+        assert "maximum context length is %d tokens" % context in refused(**sent)
+    # gRPC.
+    request, generate = stub()
+
+    def chunks(n, max_tokens):
+        sampling = {"max_tokens": max_tokens, "prompt_logprobs": 1}
+        return list(generate(request(token_ids=ids[:n], sampling=sampling), timeout=600))
+
+    *parts, end = chunks(context, 0)
+    got = [entry.logprob for part in parts for entry in part.chunk.prompt_logprobs]
+    assert len(got) == context - 1 and max(abs(a - b) for a, b in zip(got, values[1:])) < 1e-6
+    assert not any(part.chunk.token_ids or part.chunk.text for part in parts)
+    assert end.completion.finish_reason == "length" and end.completion.usage.completion_tokens == 0
+    for n, max_tokens in (context + 1, 0), (context, 1):
+        try:
+            chunks(n, max_tokens)
+            raise AssertionError("not refused")
+        except grpc.RpcError as error:
+            assert error.code() == grpc.StatusCode.OUT_OF_RANGE, error
 
 
 for name, test in list(globals().items()):

@@ -27,6 +27,7 @@ for proxy in nginx haproxy; do
     "$bin/forepack" generate --server "$proxied" --json --prompt "Count to ten" --max-tokens 20 >"$work/proxied.json"
     equal "$(jq -r .text "$work/direct.json")" "$(jq -r .text "$work/proxied.json")" "gRPC through $proxy"
     /usr/bin/python3 "$source_dir/tests/integration/proxies_client.py" requests "${http_at[$proxy]}" "$http_port"
+    /usr/bin/python3 "$source_dir/tests/integration/proxies_client.py" grpc_limits "${grpc_at[$proxy]}"
 done
 
 kill -STOP "$worker"

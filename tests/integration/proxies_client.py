@@ -1,10 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Clients of proxies.sh: `requests PORT ROUTER_PORT`, `stream PORT` and `limits PORT SOURCE OTHER_SOURCE`."""
+"""Clients of proxies.sh: `requests PORT ROUTER_PORT`, `stream PORT`, `limits PORT SOURCE OTHER_SOURCE` and
+`grpc_limits PORT`."""
 import gzip
 import http.client
 import json
 import sys
 import urllib.request
+
+import grpc
 
 LONG = json.dumps({"prompt": "The lighthouse keeper. " * 220000, "max_tokens": 1}).encode()  # 5 MB
 
@@ -87,6 +90,30 @@ def limits(port, source, other):
     print("waited for an answer of another address", flush=True)
     for answer in answers:
         assert answer.read().endswith(b"data: [DONE]\n\n")
+
+
+def grpc_limits(port):
+    """Eight calls for one address are open; a ninth is refused, and another address is not. The proxy appends its peer's
+    address, 127.0.0.1, which is trusted, so the address that the client claims counts."""
+    channel = grpc.insecure_channel("127.0.0.1:" + port, options=[("grpc.enable_http_proxy", 0)])
+
+    def watch(address, **more):
+        call = channel.unary_stream("/grpc.health.v1.Health/Watch")(
+            b"", metadata=[(name.replace("_", "-"), value) for name, value in {"x_forwarded_for": address, **more}.items()],
+            timeout=300)
+        next(call)
+        return call
+
+    held = [watch("192.0.2.7") for _ in range(8)]
+    for more in {}, {"forwarded": "for=192.0.2.1"}:
+        try:
+            watch("192.0.2.1, 192.0.2.7", **more)
+            raise AssertionError("not refused")
+        except grpc.RpcError as error:
+            assert error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "maximum of calls" in error.details(), error
+    watch("192.0.2.8").cancel()
+    for call in held:
+        call.cancel()
 
 
 globals()[sys.argv[1]](*sys.argv[2:])

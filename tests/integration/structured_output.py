@@ -111,6 +111,8 @@ large = {"type": "object", "properties": {name: {"description": "x" * 200, "type
 assert len(json.dumps(large)) > 200 << 10
 answer = chat(extra_body={"guided_json": large}, seed=1, temperature=1)
 assert answer.choices[0].message.content.startswith("{"), answer
+endless = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
+endless_tool = {"type": "function", "function": {"name": "f", "parameters": endless}}
 many = {"properties": {"%d" % i: {} for i in range(900)}}
 
 
@@ -131,6 +133,8 @@ for body, sentence in (
      "response_format.json_schema.strict: "),
     ({"guided_json": {"enum": ["x" * (256 << 10)]}}, "at most 262144"),
     ({"guided_json": many}, "too many members"),
+    ({"guided_json": {"$ref": "#"}}, "requires itself"),
+    ({"tools": [endless_tool], "tool_choice": "required"}, "requires itself"),
     ({"guided_regex": "a", "min_tokens": 4}, "min_tokens: not allowed"),
     ({"guided_choice": []}, "guided_choice: "),
 ):

@@ -66,7 +66,7 @@ static enum status completions_read(const json_t *body, struct http_input *in)
     TRY(json_generation_read(body, &in->fields));
     TRY(json_fields_read(body, fields, &v));
     TRY(read_logprobs(&v, in));
-    in->echo = in->fields.allows_no_tokens = v.echo;
+    in->echo = in->fields.allows_no_output = v.echo;
     in->default_tokens = DEFAULT_TOKENS;
     return read_prompts(v.prompt, in);
 }

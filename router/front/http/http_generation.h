@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A generation over HTTP: one exchange with its prompts and choices. The answer is one JSON body, or a stream of
-// server-sent events. struct http_api has the functions that depend on the API: they read the body's fields and format
-// the answer.
+// A generation over HTTP: the prompts and choices of one HTTP request, and their answer: one JSON body, or a stream of
+// server-sent events. struct http_api has the functions that depend on the API: they read the fields of the request and
+// format the answer.
 //
 //   http_generation.c            starts and ends a generation, receives tokens from the core
 //   http_generation_reader.c     converts the body to requests
@@ -23,12 +23,12 @@ enum { HTTP_LOGPROB_LISTS = 4 }; // largest number of lists of log-probabilities
 
 struct http_choice {
     int index;                // index in http_generation.choices
-    bool echoed;              // the text has begun; the echo, if any, is part of it
+    bool echoed;              // the text has begun: it contains the echo of the prompt, if an echo was asked for
     struct chat_answer *chat; // state that splits the text into sections; NULL: the text is not split
-    struct bytes text;        // whole answers only: the text so far; the content only, if the text is split
+    struct bytes text;        // whole answers only: the text so far; if the text is split, only its content
 
-    // The next four fields are JSON lists without brackets. `logprobs` are the lists of http_api.add_logprobs; in a
-    // stream, the part that is not sent yet.
+    // The next four fields are JSON lists without brackets. http_api.add_logprobs fills `logprobs`; in a stream, they
+    // have only the entries that are not sent yet.
     struct bytes logprobs[HTTP_LOGPROB_LISTS];
     struct bytes prompt_logprobs; // whole answers only; empty except in the first choice of a prompt
     struct bytes token_ids;       // whole answers only: token ids of the answer, if asked for
@@ -37,7 +37,7 @@ struct http_choice {
     enum finish_reason reason;    // set at the end
     int stop;                     // as in struct answer; set at the end
     struct request_usage counted; // part of the generation's usage that this choice has added so far
-    int64_t n_characters;         // characters in the text of the tokens whose log-probabilities were added
+    int64_t n_characters;         // number of characters of the tokens whose log-probabilities were added
 };
 
 struct http_api {
@@ -47,7 +47,7 @@ struct http_api {
     const char *chunk_object; // member "object" of an event; NULL: events have none
     enum context_words context_words;
     enum status (*read)(const json_t *body, struct http_input *in);
-    // Appends the chunk's log-probabilities to `lists`. With echo_logprobs, the prompt's log-probabilities come first.
+    // Appends the chunk's log-probabilities to `lists`; with echo_logprobs, first the prompt's log-probabilities.
     // NULL: the API has no log-probabilities.
     void (*add_logprobs)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                          struct bytes lists[HTTP_LOGPROB_LISTS]);
@@ -60,8 +60,8 @@ struct http_api {
     // the API does not have this field.
     void (*add_prompt_logprobs)(struct http_generation *g, struct http_choice *choice,
                                 const struct answer_chunk *chunk);
-    // For streams: the functions from here to `fail` append events to `out`. `begin` is called once for each choice;
-    // NULL: the API has no first event.
+    // Streams only: the functions from here to `fail` append events to `out`. `begin` is called once for each choice;
+    // NULL: the API has no event for the begin of a choice.
     void (*begin)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
     void (*chunk)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                   struct bytes *out);
@@ -72,7 +72,7 @@ struct http_api {
     void (*finish)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
     void (*end)(struct http_generation *g, struct bytes *out); // after the last choice; may be NULL
     void (*fail)(struct http_generation *g, enum status status, const char *message, struct bytes *out);
-    // For whole answers: appends the body.
+    // Whole answers only: appends the body.
     void (*whole)(struct http_generation *g, struct bytes *out);
 };
 
@@ -89,13 +89,12 @@ struct http_generation {
     bool stream, include_usage, continuous_usage, return_token_ids, return_kept;
     bool echo_logprobs;   // as in struct http_input
     bool prompt_logprobs; // the field "prompt_logprobs" was given
-    bool no_tokens;       // max_tokens is 0: the answer is only the echo of the prompt
     int asked_tokens;     // max_tokens of the body; 0: not given
     int n;                // choices of each prompt
     // [n_choices] the choices of the first prompt, then the choices of the next prompt, and so on
     struct http_choice *choices;
     int n_choices;
-    struct bytes *echoes; // [n_choices / n] texts of the prompts, with which their choices start; NULL: no echo
+    struct bytes *echoes; // [n_choices / n] texts of the prompts, which the choices repeat; NULL: no echo
 
     // Core's thread only.
     int n_left;                 // choices that have not ended

@@ -145,7 +145,6 @@ static void set_fields(struct http_generation *g, struct http_input *in)
     g->return_kept = fields->prefill_options.return_kept;
     g->echo_logprobs = in->echo_logprobs;
     g->prompt_logprobs = fields->sampling.prompt_logprobs >= 0 && !in->echo_logprobs;
-    g->no_tokens = fields->no_tokens;
     g->asked_tokens = fields->sampling.max_tokens;
     g->n = fields->n;
     g->data = in->data;

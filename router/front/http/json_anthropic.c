@@ -67,15 +67,14 @@ static const char *type_of(const json_t *block)
     return type ? type : "";
 }
 
-// Adds a call that the model made in an earlier turn.
+// Adds a call that the model made in an earlier turn. Its input is what the model wrote, which may be no object.
 static enum status call_add(json_t *calls, const json_t *block, const char *where, size_t index)
 {
     json_t *input = json_object_get(block, "input"), *id = json_object_get(block, "id");
     json_t *name = json_object_get(block, "name");
-    if (!json_is_string(id) || !json_is_string(name) || !json_is_object(input))
-        return status_fail(STATUS_INVALID, "%s[%zu]: a tool_use block must have id, name and input, an object", where,
-                           index);
-    char *arguments = json_dumps(input, JSON_COMPACT);
+    if (!json_is_string(id) || !json_is_string(name) || !input)
+        return status_fail(STATUS_INVALID, "%s[%zu]: a tool_use block must have id, name and input", where, index);
+    char *arguments = json_dumps(input, JSON_COMPACT | JSON_ENCODE_ANY);
     json_array_append_new(calls, json_pack("{s:O,s:s,s:{s:O,s:s}}", "id", id, "type", "function", "function", "name",
                                            name, "arguments", arguments));
     free(arguments);

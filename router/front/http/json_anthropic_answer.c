@@ -60,34 +60,34 @@ static void text_block_add(struct bytes *out, const char *type, const char *text
     json_add(out, *type == 't' && type[1] == 'h' ? ",\"signature\":\"\"}" : "}");
 }
 
-// Closes the open lists and objects of the first `n` bytes of a text. Returns the text if it is an object, or NULL.
-static char *closed_object(const struct bytes *text, size_t n, const struct bytes *open)
+// Closes the open lists and objects of the first `n` bytes of a text. Returns the text if it is JSON, or NULL.
+static char *closed_value(const struct bytes *text, size_t n, const struct bytes *open)
 {
     struct bytes closed = {0};
     bytes_add(&closed, text->data, n);
     for (size_t i = open->n; i-- > 0;)
         bytes_add(&closed, &open->data[i], 1);
-    json_t *object = json_loadb(closed.data, closed.n, JSON_ALLOW_NUL, NULL);
-    bool is_object = json_is_object(object);
-    json_decref(object);
+    json_t *value = json_loadb(closed.data, closed.n, JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL);
+    bool is_json = value != NULL;
+    json_decref(value);
     bytes_add(&closed, "", 1);
-    if (!is_object) bytes_free(&closed);
-    return is_object ? closed.data : NULL;
+    if (!is_json) bytes_free(&closed);
+    return is_json ? closed.data : NULL;
 }
 
-// Returns those members of a cut object that are complete. Anthropic's clients read the same members from the stream.
-// Returns NULL if the text does not begin an object.
+// Returns the complete members of a cut object, or another value as it is. Anthropic's clients read the same from the
+// stream. Returns NULL if the text is empty.
 static char *complete_members(const struct bytes *text)
 {
     struct bytes open = {0}; // closing brackets of the open lists and objects
     size_t complete = 0;     // the text before this position needs only the brackets
-    bool quoted = false, value = false;
+    bool quoted = false, in_value = false;
     for (size_t i = 0; i < text->n; i++) {
         char c = text->data[i];
         if (quoted) {
             if (c == '\\') i++;
             if (c == '"') quoted = false;
-            if (c == '"' && value) complete = i + 1;
+            if (c == '"' && in_value) complete = i + 1;
             continue;
         }
         if (c == '"') quoted = true;
@@ -95,15 +95,15 @@ static char *complete_members(const struct bytes *text)
         if ((c == '}' || c == ']') && open.n) open.n--;
         if (c == ',') complete = i;
         if (strchr("{}[]", c)) complete = i + 1;
-        if (strchr("{[,:", c)) value = c == ':' || (open.n && open.data[open.n - 1] == ']');
+        if (strchr("{[,:", c)) in_value = c == ':' || (open.n && open.data[open.n - 1] == ']');
     }
-    char *object = text->n ? closed_object(text, text->n, &open) : NULL;
-    if (!object && complete) object = closed_object(text, complete, &open);
+    char *value = text->n ? closed_value(text, text->n, &open) : NULL;
+    if (!value && complete) value = closed_value(text, complete, &open);
     bytes_free(&open);
-    return object;
+    return value;
 }
 
-// Adds the block of a call. The block's `input` must be an object.
+// Adds the block of a call. Its `input` is an object unless the model wrote another value.
 static void call_block_add(struct bytes *out, const struct chat_call *call)
 {
     char *input = complete_members(&call->arguments);

@@ -13,7 +13,7 @@ struct anthropic_answer {
     const char *model;
 };
 
-// How an answer ended.
+// The end of an answer and its cause.
 struct anthropic_end {
     enum finish_reason reason; // not FINISH_REASON_ERROR: see anthropic_add_error()
     const char *stop;          // the stop sequence that ended the answer; NULL: none

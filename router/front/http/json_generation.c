@@ -101,12 +101,12 @@ void json_generation_set_prompt_logprobs(struct json_generation *g, int n)
     g->sampling_given |= generation_field_bit(sampling_fields, "prompt_logprobs");
 }
 
-// Reads max_tokens 0 as 1 and sets no_tokens. json_generation_finish() refuses 0 unless the API allows it.
+// json_generation_finish() refuses max_tokens 0 unless the API allows it.
 static enum status read_max_tokens(const json_t *value, struct json_generation *g)
 {
     json_int_t number;
-    g->no_tokens = json_whole(value, &number) && number == 0;
-    if (!g->no_tokens) return read_as(sampling_field("max_tokens"), "max_tokens", value, g);
+    g->sampling.no_output = json_whole(value, &number) && number == 0;
+    if (!g->sampling.no_output) return read_as(sampling_field("max_tokens"), "max_tokens", value, g);
     g->sampling.max_tokens = 1;
     g->sampling_given |= generation_field_bit(sampling_fields, "max_tokens");
     return STATUS_OK;
@@ -144,7 +144,7 @@ static enum status read_sampling(const json_t *body, struct json_generation *g)
     read_top_p_zero(g);
     const json_t *newer = json_object_get(body, "max_completion_tokens");
     if (!given(newer)) return STATUS_OK;
-    g->no_tokens = false;
+    g->sampling.no_output = false;
     return read_as(sampling_field("max_tokens"), "max_completion_tokens", newer, g);
 }
 
@@ -288,7 +288,7 @@ enum status json_generation_read(const json_t *body, struct json_generation *g)
 
 enum status json_generation_finish(struct json_generation *g)
 {
-    if (g->no_tokens && !g->allows_no_tokens) return generation_field_check(sampling_field("max_tokens"), 0);
+    if (g->sampling.no_output && !g->allows_no_output) return generation_field_check(sampling_field("max_tokens"), 0);
     TRY(sampling_check(&g->sampling, INT_MAX)); // wire_request_read() checks against the vocabulary
     sampling_to_message(&g->sampling, g->sampling_given, &g->sampling_options.base);
     return STATUS_OK;

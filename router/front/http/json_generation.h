@@ -15,8 +15,7 @@ struct json_generation {
     bool stream, include_usage, continuous_usage;
     bool return_token_ids;
     int n;                 // choices of each prompt
-    bool no_tokens;        // the body has max_tokens 0; the message asks for one token
-    bool allows_no_tokens; // the API allows max_tokens 0; set by the API
+    bool allows_no_output; // the API allows max_tokens 0; set by the API
 
     // The objects that `message` points to; owned.
     Forepack__V1__SamplingOptions sampling_options;

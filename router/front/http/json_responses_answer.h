@@ -38,7 +38,7 @@ struct responses_answer {
 };
 void responses_answer_fini(struct responses_answer *a);
 
-// How an answer ended.
+// The end of an answer and its cause.
 struct responses_end {
     enum finish_reason reason;
     const struct request_usage *usage;

@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "lib/http/forwarded.h"
+#include "lib/base/forwarded.h"
 
 #include <arpa/inet.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-
-#include "lib/http/parse.h"
 
 enum { MAPPED_BITS = 96, ALL_BITS = 128 };
 
@@ -33,7 +31,7 @@ static bool read_address(const char *text, size_t size, struct in6_addr *address
 
 // --- networks
 
-static enum status read_network(const char *text, size_t size, struct http_networks *networks)
+static enum status read_network(const char *text, size_t size, struct networks *networks)
 {
     const char *slash = memchr(text, '/', size);
     size_t n = slash ? (size_t)(slash - text) : size;
@@ -49,18 +47,18 @@ static enum status read_network(const char *text, size_t size, struct http_netwo
     return STATUS_OK;
 }
 
-enum status http_networks_parse(const char *text, struct http_networks *networks)
+enum status networks_parse(const char *text, struct networks *networks)
 {
     networks->n = 0;
     for (const char *at = text; at; at = strchr(at, ','), at = at ? at + 1 : NULL) {
-        if (networks->n == HTTP_NETWORKS_MAX)
-            return status_fail(STATUS_INVALID, "at most %d networks can be given", HTTP_NETWORKS_MAX);
+        if (networks->n == NETWORKS_MAX)
+            return status_fail(STATUS_INVALID, "at most %d networks can be given", NETWORKS_MAX);
         TRY(read_network(at, strcspn(at, ","), networks));
     }
     return STATUS_OK;
 }
 
-bool http_networks_have(const struct http_networks *networks, const struct in6_addr *address)
+bool networks_have(const struct networks *networks, const struct in6_addr *address)
 {
     for (int i = 0; i < networks->n; i++) {
         const uint8_t *prefix = networks->list[i].address.s6_addr;
@@ -73,28 +71,22 @@ bool http_networks_have(const struct http_networks *networks, const struct in6_a
 
 // --- hops, from the client to the server
 
-struct walk {
-    const struct http_networks *trusted;
-    struct in6_addr client;
-    bool known;
-};
-
 // Takes a hop without an address. Then the next trusted hop is the farthest that is known.
-static void take_unknown(struct walk *w)
+static void take_unknown(struct forwarded_hops *h)
 {
-    w->known = false;
+    h->known = false;
 }
 
 // Takes the next hop. An untrusted one replaces all earlier ones, which it may have invented.
-static void take_address(struct walk *w, const struct in6_addr *address)
+static void take_address(struct forwarded_hops *h, const struct in6_addr *address)
 {
-    if (w->known && http_networks_have(w->trusted, address)) return;
-    w->known = true;
-    w->client = *address;
+    if (h->known && networks_have(h->trusted, address)) return;
+    h->known = true;
+    h->client = *address;
 }
 
 // Takes an entry such as 192.0.2.7, 192.0.2.7:4711, 2001:db8::1 or [2001:db8::1]:4711.
-static void take_node(struct walk *w, const char *text, size_t size)
+static void take_node(struct forwarded_hops *h, const char *text, size_t size)
 {
     struct in6_addr address;
     const char *colon = memchr(text, ':', size), *bracket = size && *text == '[' ? memchr(text, ']', size) : NULL;
@@ -104,9 +96,9 @@ static void take_node(struct walk *w, const char *text, size_t size)
         size = (size_t)(colon - text);
     }
     if (read_address(text, size, &address))
-        take_address(w, &address);
+        take_address(h, &address);
     else
-        take_unknown(w);
+        take_unknown(h);
 }
 
 static void trim(const char **at_p, const char **end_p)
@@ -131,7 +123,7 @@ static const char *piece_end(const char *at, const char *end, char separator, bo
 }
 
 // Takes an element of Forwarded, such as for="[2001:db8::1]:4711";proto=https.
-static void take_pairs(struct walk *w, const char *at, const char *end)
+static void take_pairs(struct forwarded_hops *h, const char *at, const char *end)
 {
     bool open = false;
     for (const char *next; at <= end; at = next + 1) {
@@ -140,53 +132,54 @@ static void take_pairs(struct walk *w, const char *at, const char *end)
         if (to - from < 4 || strncasecmp(from, "for=", 4) != 0) continue;
         from += 4;
         if (to - from > 1 && *from == '"' && to[-1] == '"') from++, to--;
-        take_node(w, from, (size_t)(to - from));
+        take_node(h, from, (size_t)(to - from));
         return;
     }
-    take_unknown(w);
+    take_unknown(h);
 }
 
-static void take_forwarded(struct walk *w, const char *at, const char *end)
+static void take_forwarded(struct forwarded_hops *h, const char *at, const char *end)
 {
     bool open = false;
     for (const char *next; at <= end; at = next + 1) {
         next = piece_end(at, end, ',', &open);
-        take_pairs(w, at, next);
+        take_pairs(h, at, next);
     }
     // A client may have opened the quote to hide the elements that proxies appended.
-    if (open) take_unknown(w);
+    if (open) take_unknown(h);
 }
 
-static void take_x_forwarded_for(struct walk *w, const char *at, const char *end)
+static void take_x_forwarded_for(struct forwarded_hops *h, const char *at, const char *end)
 {
     for (const char *next; at <= end; at = next + 1) {
         next = memchr(at, ',', (size_t)(end - at));
         if (!next) next = end;
         const char *from = at, *to = next;
         trim(&from, &to);
-        take_node(w, from, (size_t)(to - from));
+        take_node(h, from, (size_t)(to - from));
     }
 }
 
-// Takes all headers of this name, in their order. Returns true if there is one.
-static bool walk_header(struct walk *w, const char *fields, const char *name,
-                        void (*take)(struct walk *w, const char *at, const char *end))
+struct forwarded forwarded_begin(const struct networks *trusted)
 {
-    const char *value = http_pair(fields, name);
-    bool present = value != NULL;
-    for (; value; value = http_pair(value + strlen(value) + 1, name))
-        take(w, value, value + strlen(value));
-    return present;
+    return (struct forwarded){.plain.trusted = trusted, .pairs.trusted = trusted};
 }
 
-struct in6_addr http_forwarded_client(const struct http_networks *trusted, const struct in6_addr *peer,
-                                      const char *fields)
+void forwarded_take(struct forwarded *f, const char *name, const char *value)
 {
-    struct walk plain = {.trusted = trusted}, pairs = plain;
-    bool has_plain = walk_header(&plain, fields, "x-forwarded-for", take_x_forwarded_for);
-    bool has_pairs = walk_header(&pairs, fields, "forwarded", take_forwarded);
-    const struct walk *w = has_plain ? &plain : &pairs;
-    bool differ = has_plain && has_pairs &&
-                  (plain.known != pairs.known || memcmp(&plain.client, &pairs.client, sizeof plain.client) != 0);
-    return w->known && !differ ? w->client : *peer;
+    if (strcasecmp(name, "x-forwarded-for") == 0) {
+        f->plain.present = true;
+        take_x_forwarded_for(&f->plain, value, value + strlen(value));
+    } else if (strcasecmp(name, "forwarded") == 0) {
+        f->pairs.present = true;
+        take_forwarded(&f->pairs, value, value + strlen(value));
+    }
+}
+
+struct in6_addr forwarded_client(const struct forwarded *f, const struct in6_addr *peer)
+{
+    const struct forwarded_hops *plain = &f->plain, *pairs = &f->pairs, *h = plain->present ? plain : pairs;
+    bool differ = plain->present && pairs->present &&
+                  (plain->known != pairs->known || memcmp(&plain->client, &pairs->client, sizeof plain->client) != 0);
+    return h->known && !differ ? h->client : *peer;
 }
