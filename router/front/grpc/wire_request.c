@@ -424,6 +424,7 @@ enum status wire_request_read(const struct client *client, const Forepack__V1__G
     r->spec.explain = m->explain;
     r->id = *m->request_id ? mem_string(m->request_id) : request_id_create();
     queue_read(m->tenant, m->priority, m->ttft_deadline_ms, &r->spec);
+    r->spec.background = client->background;
     return STATUS_OK;
 }
 
