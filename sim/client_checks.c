@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "router/core/shadow.h"
 #include "router/sched/estimate.h"
 #include "router/sched/node_time.h"
 #include "sim/answers.h"
@@ -119,6 +120,7 @@ static enum skip_reason decided_skip(const struct client *client, const struct r
     if (prefill->mode == PREFILL_OFF) return SKIP_OFF;
     if (has_quality ? client->quality >= 1 : prefill->keep_rate >= 1) return SKIP_KEEP_ALL;
     if (prefill->mode == PREFILL_AUTO && r->spec.n_tokens < client_options(client)->min_tokens) return SKIP_SHORT;
+    if (shadow_falls_back(sim_router_core(client->w->router), r)) return SKIP_FALLBACK;
     if (!any) return SKIP_NO_NODE;
     if (!fits) return SKIP_TOO_LONG;
     return has_quality && !calibrated ? SKIP_UNCALIBRATED : SKIP_NONE;
@@ -198,14 +200,14 @@ static void stop_check(struct client *client, const struct request *r)
     if (!stops) client_fail(client, "the answer stopped before its end");
 }
 
-// Checks the total time. Unless the request was replayed, also checks that the parts of the time to first token add up
-// to it.
+// Checks the total time. Unless the request was replayed or preempted, also checks that the parts of the time to first
+// token add up to it.
 static void timing_check(struct client *client, const struct request *r)
 {
     const struct request_timing *t = &r->timing;
     int64_t now_us = client->w->now_us;
     if (t->total_us != now_us - r->spec.arrived_us) client_fail(client, "total_us is not the time since its arrival");
-    if (r->usage.replays || !client->received) return;
+    if (r->usage.replays || r->usage.preemptions || !client->received) return;
     if (t->ttft_us != client->result.first_us - r->spec.arrived_us)
         client_fail(client, "ttft_us is not the time to its first token");
     if (t->queue_us + t->score_us + t->pack_wait_us + t->prefill_us != t->ttft_us)

@@ -112,6 +112,11 @@ void admission_grow(struct scheduler *s)
 {
     for (int i = 0; i < s->n_running;) {
         struct sequence *q = s->running[i];
+        if (!q->is_paused && sequence_short_tokens_left(q) < 0) {
+            q->rope_length = q->positions[q->n_tokens - 1] + 1;
+            sequence_preempt(s, i);
+            continue;
+        }
         if (q->is_paused || sequence_allocate_blocks(s, q, q->n_cached + 1)) {
             i++;
             continue;

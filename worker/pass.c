@@ -45,7 +45,7 @@ static int prompt_rows_wanted(const struct scheduler *s, const struct pass_build
 static int draft_rows(struct scheduler *s, const struct pass_builder *b, struct sequence *q, int n, int most)
 {
     int room = min_int(pass_builder_rows_left(b) - n - b->decodes_left, b->logit_rows_left);
-    int wanted = min_int(q->n_draft, most);
+    int wanted = min_int(min_int(q->n_draft, most), sequence_short_tokens_left(q));
     if (wanted == 0 || room <= 0 || n < sequence_pending(q)) return 0;
     if ((b->host_is_paced && pass_builder_host_samples(b, q)) || sequence_wants_prompt_logprobs(q)) return 0;
     int rows = min_int(wanted, room - prompt_rows_wanted(s, b, q, room));

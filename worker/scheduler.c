@@ -95,7 +95,8 @@ enum status scheduler_add(struct scheduler *s, const struct sequence_request *re
     if (admission_find_running(s, request->id) >= 0 || waiting_find(s, request->id)) {
         return status_fail(STATUS_INVALID, "request %016llx is already at this group", (unsigned long long)request->id);
     }
-    struct sequence_limits limits = {s->config->vocab_size, s->limits.context_tokens, s->limits.kv_blocks};
+    struct sequence_limits limits = {s->config->vocab_size, s->limits.context_tokens, s->limits.kv_blocks,
+                                     &s->config->rope};
     struct sequence *q;
     TRY(sequence_create(request, &limits, &q));
     if (sequence_set_draft(q, 0, request->draft, request->n_draft, s->config) != STATUS_OK)

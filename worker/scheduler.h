@@ -59,7 +59,7 @@
 struct scheduler;
 
 struct sequence_output {
-    uint64_t id;
+    uint64_t id, bin;                   // as in struct sequence_request
     const struct sampled_token *tokens; // [n_tokens] new tokens
     int n_tokens;
     bool has_logprobs;  // the request wants log-probabilities

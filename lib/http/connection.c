@@ -18,6 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "lib/http/internal.h"
@@ -87,10 +88,17 @@ static void hold(struct connection *c)
     if (bytes != c->peer.held_bytes) peer_hold(&c->peer, bytes);
 }
 
+// Records that the connection broke a limit. A trusted proxy is not blamed for its clients.
+static void blame(const struct connection *c)
+{
+    if (!c->proxied) address_counts_offend(c->loop->server->addresses, &c->address, clock_now_us());
+}
+
 // Shuts down the socket of a peer that is over budget. The connection's loop then finds the end of input and closes it.
 static void end_for_budget(struct peer *peer)
 {
     struct connection *c = (struct connection *)((char *)peer - offsetof(struct connection, peer));
+    blame(c);
     log_event_limited(LOG_WARN, "http_connection_ended", LOG_FIELD("port", c->loop->server->port),
                       LOG_FIELD("reason", "it holds the most memory of all connections"));
     shutdown(c->fd, SHUT_RDWR);
@@ -258,6 +266,7 @@ static void refuse_with(struct connection *c, int status, const char *sentence, 
     char client[INET6_ADDRSTRLEN];
     log_event(LOG_DEBUG, "http_request_refused", LOG_FIELD("status", status), LOG_FIELD("reason", sentence),
               LOG_FIELD("client", write_client(c, client)));
+    if (status == 400 || status == 408 || status == 431) blame(c);
     char body[ERROR_BODY_BYTES];
     size_t size = write_error_body(c, status, sentence, body);
     struct response_head head = {.status = status,

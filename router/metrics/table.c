@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every metric of the router. If vLLM has the same metric, name and meaning are vLLM's (docs/metrics.md). Each label
-// takes few values: names of this program, and ids of nodes, which are bounded (NODES_GONE_MAX). No label has a value
-// that a client sends.
+// takes few values: names of this program, ids of nodes, which are bounded (NODES_GONE_MAX), and tenants, of which the
+// first AGREEMENT_TENANTS have their own series. No other label has a value that a client sends.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -474,6 +474,79 @@ static void write_spans_dropped(struct exposition *e, const struct metric *metri
     }
 }
 
+// --- shadows. A tenant is a tenant whose answers were compared; without shadows there is none.
+
+static void write_shadow_drops(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int drop = 0; drop < SHADOW_DROPS; drop++) {
+        struct labels labels = label("reason", shadow_drop_name((enum shadow_drop)drop));
+        exposition_count(e, &labels, s->core.status.shadow.totals.dropped[drop]);
+    }
+}
+
+static void write_shadow_skips(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int skip = 0; skip < SHADOW_SKIPS; skip++) {
+        struct labels labels = label("reason", shadow_skip_name((enum shadow_skip)skip));
+        exposition_count(e, &labels, s->core.status.shadow.totals.skipped[skip]);
+    }
+}
+
+static void write_shadow_waiting(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    exposition_number(e, NULL, s->core.status.shadow.waiting);
+}
+
+static struct labels tenant_labels(const struct metrics_snapshot *s, const struct tenant_agreement *tenant)
+{
+    struct labels labels = label("tenant", tenant->tenant);
+    labels_add(&labels, "model_name", s->model_name);
+    return labels;
+}
+
+// Writes a count at `offset` of the tenant's counts.
+static void write_agreement_count(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int i = 0; i < s->core.status.shadow.n_tenants; i++) {
+        const struct tenant_agreement *tenant = &s->core.status.shadow.tenants[i];
+        struct labels labels = tenant_labels(s, tenant);
+        exposition_count(e, &labels, *(const uint64_t *)value_at(&tenant->counts, metric));
+    }
+}
+
+static void write_surprise(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int i = 0; i < s->core.status.shadow.n_tenants; i++) {
+        const struct tenant_agreement *tenant = &s->core.status.shadow.tenants[i];
+        struct labels labels = tenant_labels(s, tenant);
+        exposition_number(e, &labels, tenant->counts.surprise);
+    }
+}
+
+static void write_lower_bound(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int i = 0; i < s->core.status.shadow.n_tenants; i++) {
+        const struct tenant_agreement *tenant = &s->core.status.shadow.tenants[i];
+        struct labels labels = tenant_labels(s, tenant);
+        double least = INFINITY;
+        for (int k = 0; k < tenant->n_windows; k++)
+            if (tenant->windows[k].n) least = fmin(least, tenant->windows[k].lower);
+        if (isfinite(least)) exposition_number(e, &labels, least);
+    }
+}
+
+static void write_fallbacks(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int i = 0; i < s->core.status.shadow.n_tenants; i++) {
+        const struct tenant_agreement *tenant = &s->core.status.shadow.tenants[i];
+        struct labels labels = tenant_labels(s, tenant);
+        int n = 0;
+        for (int k = 0; k < tenant->n_windows; k++)
+            n += tenant->windows[k].falls_back;
+        exposition_number(e, &labels, n);
+    }
+}
+
 // --- the HTTP server
 
 static void write_responses(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
@@ -522,10 +595,11 @@ static void write_model(struct exposition *e, const struct metric *metric, const
 
 // --- the table
 
-#define IN_SNAPSHOT(field) offsetof(struct metrics_snapshot, field)
-#define IN_NODE(field)     offsetof(struct node_measures, field)
-#define IN_GPU(field)      offsetof(struct node_gpu, field)
-#define IN_POOL(field)     offsetof(struct pool_metrics, field)
+#define IN_SNAPSHOT(field)  offsetof(struct metrics_snapshot, field)
+#define IN_NODE(field)      offsetof(struct node_measures, field)
+#define IN_GPU(field)       offsetof(struct node_gpu, field)
+#define IN_POOL(field)      offsetof(struct pool_metrics, field)
+#define IN_AGREEMENT(field) offsetof(struct agreement_counts, field)
 
 // clang-format off
 const struct metric metrics_table[] = {
@@ -610,11 +684,41 @@ const struct metric metrics_table[] = {
      "limit of the client's API key.", write_refused, 0, 0},
     {"forepack:replays_total", METRIC_COUNTER, "reason",
      "Requests that left a lost worker group, by the cause of the loss.", write_replays, 0, 0},
+    {"forepack:preempted_requests_total", METRIC_COUNTER, "",
+     "Times that a request left a worker group so that another request got its place.",
+     write_count, IN_SNAPSHOT(core.status.totals.preemptions), 0},
     {"forepack:prefill_skipped_total", METRIC_COUNTER, "reason",
      "Requests whose whole prompt was kept.", write_skipped, 0, 0},
     {"forepack:prefill_limited_total", METRIC_COUNTER, "rule",
      "Requests whose prefill options were changed by the rule for pruning of their API key or of the router.",
      write_limited, 0, 0},
+    {"forepack:shadow_scored_total", METRIC_COUNTER, "tenant, model_name",
+     "Pruned answers of the tenant whose log-probability under the whole prompt was measured (--shadow).",
+     write_agreement_count, IN_AGREEMENT(scored), 0},
+    {"forepack:shadow_compared_total", METRIC_COUNTER, "tenant, model_name",
+     "Scored answers that are greedy, so that they can be compared with the whole prompt's answer.",
+     write_agreement_count, IN_AGREEMENT(compared), 0},
+    {"forepack:shadow_first_token_agreed_total", METRIC_COUNTER, "tenant, model_name",
+     "Compared answers whose first token is that of the whole prompt.",
+     write_agreement_count, IN_AGREEMENT(first), 0},
+    {"forepack:shadow_answer_agreed_total", METRIC_COUNTER, "tenant, model_name",
+     "Compared answers that are those of the whole prompt.", write_agreement_count, IN_AGREEMENT(whole), 0},
+    {"forepack:shadow_answer_tokens_total", METRIC_COUNTER, "tenant, model_name",
+     "Tokens of the scored answers.", write_agreement_count, IN_AGREEMENT(tokens), 0},
+    {"forepack:shadow_surprise_nats_total", METRIC_COUNTER, "tenant, model_name",
+     "Negative log-probability of the scored answers under the whole prompt.", write_surprise, 0, 0},
+    {"forepack:shadow_agreement_lower_bound", METRIC_GAUGE, "tenant, model_name",
+     "Lower bound at 95 % of the share of latest answers that agree, by the measure of --shadow-fallback: the least over "
+     "what the tenant's requests ask for. Absent while nothing was compared.", write_lower_bound, 0, 0},
+    {"forepack:shadow_fallbacks", METRIC_GAUGE, "tenant, model_name",
+     "Keep rates and qualities with which requests of the tenant fall back to the whole prompt now.",
+     write_fallbacks, 0, 0},
+    {"forepack:shadow_waiting", METRIC_GAUGE, "",
+     "Answers that wait to be compared.", write_shadow_waiting, 0, 0},
+    {"forepack:shadow_dropped_total", METRIC_COUNTER, "reason",
+     "Answers that were chosen and not compared, for lack of idle time or because of a fault.", write_shadow_drops, 0, 0},
+    {"forepack:shadow_skipped_total", METRIC_COUNTER, "reason",
+     "Answers that were chosen and cannot be compared.", write_shadow_skips, 0, 0},
     {"forepack:scores_reused_total", METRIC_COUNTER, "",
      "Speculated requests whose prompt was not scored again, because its selection was known.",
      write_count, IN_SNAPSHOT(core.status.totals.scores_reused), 0},

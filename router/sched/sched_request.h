@@ -56,6 +56,7 @@ struct request_usage {
         recalled_tokens;       // part of kept_tokens that earlier turns pruned and this turn recalls
     int draft_tokens,          // draft tokens that worker groups verified
         draft_accepted_tokens; // verified draft tokens that are in the answer
+    int preemptions;           // times that the request left a worker group for another request (preemption.h)
 };
 
 struct request_timing { // accounts, in microseconds
@@ -105,6 +106,13 @@ struct sched_request {
     // True: the request may be the reason why its last worker groups were lost. It runs alone on a group until its next
     // token, so that other requests are not lost with it.
     bool runs_alone;
+
+    // Accounts: the KV blocks on its node, and its part of `held` of its tenant queue.
+    const struct prefix_run *run; // prompt blocks that the request holds in the node's prefix record; NULL: none
+    int own_blocks;               // KV blocks that the request is expected to need in addition to `run`
+    double share;                 // share of its worker group, see sched_node_share(); 0: it is on none
+    int placed_tokens;            // number of generated tokens when it was dispatched last
+    int free_rows;                // rows that its tenant is not charged for at the next pick, after a preemption
 
     // Keys, set by the waiting set while the request waits.
     struct tenant_queue *tenant_queue; // also kept while the request is on a node, to charge its tenant
