@@ -15,12 +15,12 @@ struct client_link {
     bool up; // connected, including the TLS handshake
 };
 
-// Starts to connect. `data` is the data of its events in `epoll_fd`. The server's certificate is not checked. `tls`
-// NULL: plain. `session` is resumed; NULL: none.
-enum status client_link_open(struct client_link *link, int port, SSL_CTX *tls, SSL_SESSION *session, int epoll_fd,
-                             void *data);
+// Starts to connect, from 127.0.0.`host`. `data` is the data of the connection's events in `epoll_fd`. Does not check
+// the server's certificate. `tls` is NULL for a plain connection. Resumes `session` unless it is NULL.
+enum status client_link_open(struct client_link *link, int host, int port, SSL_CTX *tls, SSL_SESSION *session,
+                             int epoll_fd, void *data);
 void client_link_close(struct client_link *link); // resets the connection, so that ports do not run out
-// Continues to connect, and sets `up` when connected.
+// Continues to connect. Sets `up` when the connection is ready.
 enum status client_link_rise(struct client_link *link, uint32_t events);
 // Returns the number of bytes, 0 if there are none for now, or -1 if the connection has ended.
 int client_link_read(struct client_link *link, void *bytes, int size);

@@ -8,7 +8,7 @@
 
 struct hostile_kind {
     const char *name;
-    void (*first)(struct h2_bytes *to); // bytes sent at once
+    void (*first)(struct h2_bytes *to); // bytes sent immediately
     void (*more)(struct h2_bytes *to);  // bytes sent every `more_ms`; NULL: none
     int more_ms;
     bool raw; // sends its bytes without TLS on a port with TLS, too

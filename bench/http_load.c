@@ -20,7 +20,7 @@ struct link {
     int64_t got;   // bytes of the response so far
     int64_t whole; // size of the response; 0: its head has not come yet
     int64_t sent_us;
-    uint32_t stream; // gRPC: the next call's
+    uint32_t stream; // gRPC: stream of the next call
     struct h2_reader reader;
 };
 
@@ -42,7 +42,8 @@ struct http_load {
 static enum status link_open(struct http_load *load, struct link *l)
 {
     *l = (struct link){.sent_us = clock_now_us(), .stream = 1};
-    return client_link_open(&l->client, load->port, load->tls, load->resume ? load->session : NULL, load->epoll_fd, l);
+    return client_link_open(&l->client, 1, load->port, load->tls, load->resume ? load->session : NULL, load->epoll_fd,
+                            l);
 }
 
 // Requests are small and their connection idle, so the socket takes them whole.

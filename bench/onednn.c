@@ -72,7 +72,7 @@ static void memory_fill(dnnl_memory_t memory, const dnnl_memory_desc_t *desc)
         memset(data, 1, bytes);
 }
 
-// Packs all copies again if the primitive for this M needs another format than the last one.
+// Packs all copies again if the primitive for this M needs another format than the last M.
 static void gemm_pack(struct gemm *p, const dnnl_memory_desc_t *wanted)
 {
     const dnnl_memory_desc_t *have;

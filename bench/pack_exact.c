@@ -104,7 +104,7 @@ static bool search_place(struct search *s, int item)
     if (s->nodes-- <= 0 || search_is_hopeless(s, item)) return false;
     int32_t size = s->size[item], room = -1;
     int from = item && s->size[item - 1] == size ? s->bin_of[item - 1] : 0;
-    if (!s->room[from]) from = 0; // the equal item filled that bin exactly, so it does not restrict this one
+    if (!s->room[from]) from = 0; // the equal item filled that bin exactly, so it does not restrict this item
     for (int b; (b = search_next_bin(s, size, room, from)) >= 0;) {
         room = s->room[b];
         s->bin_of[item] = b;

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compares streams over several ports: proxies.py ROUNDS NAME=PORT ... The first one is the reference."""
+"""Compares streams over several ports: proxies.py ROUNDS NAME=PORT ... The first port is the reference."""
 import http.client
 import json
 import sys

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lines of a named block, exactly:
+// The task is to repeat the lines of a named block exactly:
 //   def gate_7():
 //    turn(41)
 //    rest(5)
 //    light(13)
-// Other blocks have the same word or the same number in their name.
+// Names of other blocks have the same word or the same number.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

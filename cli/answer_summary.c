@@ -13,6 +13,7 @@ static const struct {
     {"whole:cost", "the times could not be predicted yet (--prefill on prunes anyway)"},
     {"whole:uncalibrated", "the speculator is not calibrated for a quality (--prefill on --keep-rate 0.3 prunes)"},
     {"whole:unsure", "no lower keep rate is likely to reach the quality (--keep-rate sets one)"},
+    {"whole:fallback", "answers of pruned prompts did not agree with those of whole prompts"},
     {"whole:no_node", "no speculator is attached"},
     {"whole:too_long", "the prompt is too long for every speculator"},
     {"whole:timeout", "the speculator did not answer in time"},
@@ -33,12 +34,28 @@ static void print_cost(double pruned_ms, double whole_ms, FILE *file)
     fputs(" (--prefill on prunes anyway)", file);
 }
 
+const char *answer_summary_rule(const json_t *completion, const char *rule)
+{
+    const char *text = json_string_value(json_object_get(completion, "prefill_limit"));
+    const size_t n = strlen(rule);
+    for (; text && *text; text += strcspn(text, ","), text += *text == ',') {
+        if (strncmp(text, rule, n) != 0) continue;
+        if (text[n] == ':') return text + n + 1;
+        if (!text[n] || text[n] == ',') return text + n;
+    }
+    return NULL;
+}
+
 void answer_summary_print_reason(const json_t *completion, FILE *file)
 {
     const json_t *timing = json_object_get(completion, "timing");
     const char *prefill = json_string_value(json_object_get(completion, "prefill"));
     double whole_ms = number(timing, "predicted_whole_ms"), pruned_ms = number(timing, "predicted_pruned_ms");
     if (!prefill) return;
+    if (strcmp(prefill, "whole:off") == 0 && answer_summary_rule(completion, "never")) {
+        fputs(": a rule of the operator forbids pruning", file);
+        return;
+    }
     if (pruned_ms > 0 && strcmp(prefill, "whole:cost") == 0) {
         print_cost(pruned_ms, whole_ms, file);
         return;

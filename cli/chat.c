@@ -77,7 +77,7 @@ static enum status chat_greet(void)
     printf(" on %s; /help lists the commands, Ctrl-D leaves\n", o.remote.server);
     char *text = demo_has_fingerprint(info->model_fingerprint) ? demo_path("report.txt") : NULL;
     if (text)
-        printf("This is the demo model. It only answers questions about texts like the demo's. Try:\n/file %s\n", text);
+        printf("The demo model only answers questions about texts like the following file. Try:\n/file %s\n", text);
     free(text);
     protobuf_c_message_free_unpacked(answer, NULL);
     return STATUS_OK;

@@ -34,6 +34,6 @@ int children_reap(struct child *children, int n, bool draining);
 
 int children_running(const struct child *children, int n);
 
-// Tells a child to end when its work is done.
+// Tells a child to end after its work.
 void child_drain(const struct child *c);
 void children_kill(const struct child *children, int n);

@@ -58,7 +58,7 @@ static enum status list_open(const struct context *c, pid_t *pid_p, FILE **out_p
     return status_fail(STATUS_INTERNAL, "%s: %s", c->path, strerror(errno));
 }
 
-// Returns what the program lists in this context. The caller frees it.
+// Returns the words that the program lists in this context. The caller frees them.
 static enum status list_read(const struct context *c, char **text_p)
 {
     pid_t pid = 0;

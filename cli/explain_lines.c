@@ -3,6 +3,7 @@
 
 #include <limits.h>
 #include <stdbool.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/answer_summary.h"
@@ -50,7 +51,7 @@ static void print_request(const struct explanation *e)
 }
 
 static const char *const wait_words[][2] = {
-    {"", "a node could take it at once"},
+    {"", "a node could take it immediately"},
     {"queue", "other requests waited already"},
     {"busy", "every node computed another bin"},
     {"room", "every node had its outstanding bins, or as many requests as it may have"},
@@ -111,16 +112,26 @@ static void print_score(const struct explanation *e, const json_t *stage)
     }
 }
 
-// Says why the kept tokens are that many.
+// Returns true if the keep rate is the bound of a rule, and not what the request or the calibration chose.
+static bool rule_sets_rate(const struct explanation *e)
+{
+    const char *bound = answer_summary_rule(e->answer, "keep-at-least");
+    return bound &&
+           number(e->answer, "keep_rate") <= strtod(bound, NULL) * 1.00001; // the bound is a text of six digits
+}
+
+// Prints the reason for the number of kept tokens.
 static void print_kept_reason(const struct explanation *e)
 {
     double rate = number(e->answer, "keep_rate");
     if (strcmp(text(e->answer, "prefill"), "speculated") != 0)
         answer_summary_print_reason(e->answer, e->file);
+    else if (rule_sets_rate(e))
+        fprintf(e->file, ": keep rate %.3g is the least that a rule of the operator allows", rate);
     else if (strcmp(text(e->answer, "prefill_reason"), "quality") == 0)
         fprintf(e->file, ": the calibration chose keep rate %.3g for quality %g", rate, number(e->stages, "quality"));
     else
-        fprintf(e->file, ": keep rate %.3g was asked for, and the end of a prompt is kept in addition", rate);
+        fprintf(e->file, ": keep rate %.3g applies, and the end of a prompt is kept in addition", rate);
     if (number(e->usage, "frozen_tokens") > 0)
         fprintf(e->file, "; %.0f have rows of earlier turns", number(e->usage, "frozen_tokens"));
     if (number(e->usage, "recalled_tokens") > 0)

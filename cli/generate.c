@@ -29,7 +29,7 @@ static const struct option options[] = {
     {.name = "backend", .type = OPTION_CHOICE, .value = &o.model.backend, .default_text = "auto",
      .choices = MODEL_BACKENDS, .help = "with --model: backend; auto: a GPU if there is one, else the CPU"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.model.dtype, .default_text = "auto", .choices = MODEL_DTYPES,
-     .help = "with --model: data type for model weights; auto: that of the checkpoint"},
+     .help = "with --model: data type for model weights; auto: as in the checkpoint"},
     {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &o.model.kv_dtype, .default_text = "auto",
      .choices = MODEL_KV_DTYPES, .help = "with --model: data type for the KV cache; auto: f32 with f32 weights, else bf16"},
     {.name = "packed-cache", .type = OPTION_STRING, .value = &o.model.packed_cache, .default_text = "off",

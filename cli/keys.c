@@ -42,7 +42,7 @@ static const struct option add_options[] = {
     {.name = "tokens-per-day", .type = OPTION_INT, .value = &o.tokens_per_day, .default_text = "0", .max = 1e15,
      .unit = "tokens", .help = "limit of tokens of prompts and answers in 24 hours; 0: no limit"},
     {.name = "concurrency", .type = OPTION_INT, .value = &o.concurrency, .default_text = "0", .max = 1e6,
-     .unit = "requests", .help = "requests that may run or wait at once; 0: no limit"},
+     .unit = "requests", .help = "requests that may run or wait at the same time; 0: no limit"},
     {.name = "prune", .type = OPTION_STRING, .value = &o.prune, .placeholder = "RULE",
      .help = "limit of pruning for requests with this key: any; never; quality-at-least:Q, with a least quality; "
              "keep-at-least:R, with a least keep rate; required. Default: the router's --prune-rule"},

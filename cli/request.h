@@ -76,9 +76,9 @@ extern struct request_flags request_flags;
 #define REQUEST_OPTION_ROWS                                                                                            \
     {.name = "-Sampling"},                                                                                             \
     SAMPLING_FIELDS(REQUEST_OPTION_ROW)                                                                                \
-    {.name = "stop", .type = OPTION_LIST, .value = &request_flags.stop, .placeholder = "TEXT",                           \
+    {.name = "stop", .type = OPTION_LIST, .value = &request_flags.stop, .placeholder = "TEXT",                         \
      .help = "string that ends the text when generated; not part of the text"},                                        \
-    {.name = "stop-token-id", .type = OPTION_LIST, .value = &request_flags.stop_token_ids, .placeholder = "ID",         \
+    {.name = "stop-token-id", .type = OPTION_LIST, .value = &request_flags.stop_token_ids, .placeholder = "ID",        \
      .help = "token id that ends the text when generated; not part of the text"},                                      \
     {.name = "logit-bias", .type = OPTION_LIST, .value = &request_flags.logit_bias, .placeholder = "ID=BIAS,...",      \
      .help = "numbers added to the logits of tokens, -100 to 100; -100 bans a token, 100 forces one"},                 \
@@ -89,26 +89,26 @@ extern struct request_flags request_flags;
     {.name = "guided-grammar", .type = OPTION_STRING, .value = &request_flags.guided_grammar, .placeholder = "LARK",   \
      .help = "grammar that the answer must match, in llguidance's variant of Lark"},                                   \
     {.name = "guided-choice", .type = OPTION_LIST, .value = &request_flags.guided_choice, .placeholder = "TEXT",       \
-     .help = "text that the answer may be; give the option once for each text"},                                       \
+     .help = "an allowed answer; give the option once for each answer"},                                       \
     {.name = "-Speculative prefill"},                                                                                  \
     {.name = "prefill", .type = OPTION_CHOICE, .value = &request_flags.prefill, .choices = PREFILL_MODES,              \
      .help = "prune prompt tokens before prefill; auto: if this is predicted to reduce the TTFT; on: while a "      \
-             "speculator is attached; required: always, or the request is refused; default the router's, or auto "     \
-             "with --keep-rate or --quality"},                                                                                      \
+             "speculator is attached; required: always, or the request is refused; default: as the router, or auto "   \
+             "with --keep-rate or --quality"},                                                                         \
     {.name = "drafts", .type = OPTION_CHOICE, .value = &request_flags.drafts, .choices = DRAFT_MODES,                 \
-     .help = "auto: the answer is drafted; on CPUs drafts change no token; default the router's"},                     \
+     .help = "auto: the answer is drafted; on CPUs drafts change no token; default: as the router"},                   \
     PREFILL_FIELDS(REQUEST_OPTION_ROW)                                                                                 \
     {.name = "return-kept", .type = OPTION_BOOL, .value = &request_flags.return_kept,                                  \
      .help = "return the ranges of kept tokens"},                                                                      \
     {.name = "-Request"},                                                                                              \
     {.name = "served-model-name", .type = OPTION_STRING, .value = &request_flags.model_name, .placeholder = "NAME",    \
-     .help = "name of the model; default the model that the router serves"},                                           \
+     .help = "name of the model; default: the model that the router serves"},                                          \
     {.name = "priority", .type = OPTION_INT, .value = &request_flags.priority, .default_text = "0",                    \
-     .min = -PRIORITY_MAX, .max = PRIORITY_MAX, .help = "requests with a higher priority are dispatched first"},                                 \
+     .min = -PRIORITY_MAX, .max = PRIORITY_MAX, .help = "requests with a higher priority are dispatched first"},       \
     {.name = "tenant", .type = OPTION_STRING, .value = &request_flags.tenant, .placeholder = "NAME",                   \
-     .help = "tenant to which the request is accounted"},                                                               \
+     .help = "tenant of the request"},                                                               \
     {.name = "ttft-deadline-ms", .type = OPTION_INT, .value = &request_flags.ttft_deadline_ms, .default_text = "0",    \
-     .max = 86400000, .unit = "ms", .help = "end the request if it has no token by then; 0 is no deadline"}
+     .max = 86400000, .unit = "ms", .help = "time limit for the first token, after which the request ends; 0: no limit"}
 // clang-format on
 
 // Creates and checks a spec from the flags, without a prompt. `table` is the option table that was parsed.

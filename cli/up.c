@@ -32,14 +32,14 @@
 #include "lib/base/secret_file.h"
 #include "lib/messages/unpack.h"
 
-enum { KILL_AFTER_MS = 3000 };
+enum { KILL_AFTER_MS = 3000, READY_PAUSE_MIN_MS = 5, READY_PAUSE_MAX_MS = 100 };
 
 static struct child children[1 + 2 * UP_NODES_MAX]; // the router first
 static int n_children, n_gpus;                      // n_gpus is 0 if the nodes compute on the CPU
 
 static bool demo; // the demo models run
 
-// Copies standard error to the log: that of children that run mpirun or, if there is a log file, that of all children
+// Copies standard error of children to the log: of children that run mpirun or, if there is a log file, of all children
 // and of this process.
 static struct log_relay relay;
 static bool relay_is_open;
@@ -153,14 +153,23 @@ static void signals_wait(int fd, int timeout_ms, bool *end_p)
     }
 }
 
+// Returns how long to wait between two calls of cluster_is_ready(): a tenth of the time since the start. So a start is
+// reported at most a tenth late, and a long one costs few calls.
+static int ready_pause_ms(int64_t begun_us)
+{
+    const int64_t ms = (clock_now_us() - begun_us) / 10000;
+    return ms < READY_PAUSE_MIN_MS ? READY_PAUSE_MIN_MS : ms > READY_PAUSE_MAX_MS ? READY_PAUSE_MAX_MS : (int)ms;
+}
+
 // Runs until a signal ends the cluster, or until the cluster cannot continue. Returns the exit code.
 static int cluster_watch(int fd)
 {
+    const int64_t begun_us = clock_now_us();
     bool ready = false, end = false;
     while (!end) {
         int64_t next_us = children_start_due(children, n_children, child_arguments);
         int timeout_ms = next_us == INT64_MAX ? -1 : (int)((next_us - clock_now_us()) / 1000 + 1);
-        if (!ready) timeout_ms = 100;
+        if (!ready) timeout_ms = ready_pause_ms(begun_us);
         signals_wait(fd, timeout_ms, &end);
         int code = children_reap(children, n_children, false);
         if (code >= 0) return code;

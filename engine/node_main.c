@@ -2,12 +2,14 @@
 // A failure before serving is printed as one line on stderr, and status_exit_code() determines the exit code.
 #include "engine/node_main.h"
 
+#include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/kept_costs.h"
 #include "engine/start_costs.h"
 #include "engine/start_signals.h"
 #include "lib/base/clock.h"
@@ -140,8 +142,41 @@ static bool wants_bf16_sums(const struct node_options *options)
     return strcmp(options->allreduce_dtype, "bf16") == 0;
 }
 
-// Runs a few passes through all ranks, so that a node that cannot compute fails before it receives work, and adds their
-// times to the Hello. loading_us: time that opening the model took.
+// Returns the path of the file that keeps the costs of this node, or NULL if no packed weights are kept. *node_p gets
+// the node's description. The caller frees both.
+static char *costs_path(const struct node_program *program, const struct model *model,
+                        const struct start_limits *limits, char **node_p)
+{
+    const char *packed = model_packed_path(model);
+    if (!packed) return NULL;
+    *node_p = mem_format("%s %s, machine %016" PRIx64 ", %s weights, %s KV cache, %d rows, %d entries", program->name,
+                         FOREPACK_VERSION, model_machine(model), dtype_name(model_dtype(model)),
+                         dtype_name(model_kv_dtype(model)), limits->rows, limits->entries);
+    return mem_format("%s-%s.costs", packed, program->name);
+}
+
+// Gets the costs from the file of an earlier start, or measures and keeps them.
+static enum status costs_get(const struct node_program *program, struct engine *engine,
+                             const struct start_limits *limits, struct start_costs *costs_p)
+{
+    char *node = NULL, *path = costs_path(program, engine_model(engine), limits, &node);
+    const int64_t begun_us = clock_now_us();
+    const bool kept = path && kept_costs_read(path, node, costs_p);
+    enum status status = kept ? start_costs_skip(engine, limits) : start_costs_measure(engine, limits, costs_p);
+    if (status == STATUS_OK) {
+        const struct start_pass *longest = &costs_p->passes[costs_p->n - 1];
+        log_event(LOG_INFO, kept ? "costs_found" : "costs_measured", LOG_FIELD("passes", costs_p->n),
+                  LOG_FIELD("longest_rows", longest->rows), LOG_MS("longest_ms", longest->us),
+                  LOG_MS("ms", clock_now_us() - begun_us));
+        if (path && !kept) kept_costs_write(path, node, costs_p);
+    }
+    free(path);
+    free(node);
+    return status;
+}
+
+// Runs one or more passes through all ranks, so that a node that cannot compute fails before it receives work, and adds
+// the node's costs to the Hello. loading_us: time that opening the model took.
 static enum status measure_costs(const struct node_program *program, struct engine *engine, int64_t loading_us,
                                  Forepack__Cluster__V1__Hello *hello)
 {
@@ -154,8 +189,7 @@ static enum status measure_costs(const struct node_program *program, struct engi
         .us = loading_us / 50 > MEASURING_US ? loading_us / 50 : MEASURING_US,
     };
     struct start_costs costs;
-    const int64_t begun_us = clock_now_us();
-    TRY(start_costs_measure(engine, &limits, &costs));
+    TRY(costs_get(program, engine, &limits, &costs));
     for (int i = 0; i < costs.n; i++) {
         const struct start_pass *pass = &costs.passes[i];
         list[i] = &messages[i];
@@ -166,9 +200,6 @@ static enum status measure_costs(const struct node_program *program, struct engi
     }
     hello->measured = list;
     hello->n_measured = (size_t)costs.n;
-    log_event(LOG_INFO, "costs_measured", LOG_FIELD("passes", costs.n),
-              LOG_FIELD("longest_rows", costs.passes[costs.n - 1].rows),
-              LOG_MS("longest_ms", costs.passes[costs.n - 1].us), LOG_MS("ms", clock_now_us() - begun_us));
     return STATUS_OK;
 }
 

@@ -58,12 +58,12 @@ struct node_options {
     {.name = "shape", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).shape,                               \
      .help = "for measurements: config.json to run with random weights; --model then provides only the tokenizer"},    \
     {.name = "load", .type = OPTION_CHOICE, .value = &(o).load, .default_text = "auto", .choices = "auto|dummy",       \
-     .help = "for measurements: dummy makes random weights of the model's shape, no checkpoint is read"},              \
+     .help = "for measurements: dummy makes random weights of the model's shape and reads no checkpoint"},             \
     {.name = "backend", .type = OPTION_CHOICE, .value = &(o).backend, .default_text = "auto",                          \
      .choices = MODEL_BACKENDS,                                                                                        \
      .help = "implementation of the forward pass; auto: cuda with one GPU for each rank, else cpu"},                   \
     {.name = "dtype", .type = OPTION_CHOICE, .value = &(o).dtype, .default_text = "auto", .choices = MODEL_DTYPES,     \
-     .help = "type of weights and arithmetic; auto: the checkpoint's"},                                                \
+     .help = "type of weights and arithmetic; auto: as in the checkpoint"},                                            \
     {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &(o).kv_dtype, .default_text = "auto",                  \
      .choices = MODEL_KV_DTYPES,                                                                                       \
      .help = "type of the KV cache; auto: f32 with f32 weights, else bf16; int8 takes half of bf16"},                  \
@@ -100,7 +100,7 @@ struct node_options {
              "exit code 1, report only logs it; off: NVML is not used"},                                               \
     {.name = "gpu-throttle-limit-s", .type = OPTION_INT, .value = &(o).gpu_throttle_limit_s, .default_text = "300",    \
      .max = 86400, .unit = "s",                                                                                        \
-     .help = "time of throttling by the hardware, minus the time without it, after which a GPU is in trouble; "        \
+     .help = "time of throttling by the hardware, minus time without throttling, after which a GPU is in trouble; "    \
              "0: no limit"},                                                                                           \
     {.name = "gpu-fatal-xids", .type = OPTION_STRING, .placeholder = "LIST", .value = &(o).gpu_fatal_xids,             \
      .default_text = GPU_FATAL_XIDS_DEFAULT,                                                                           \
@@ -111,7 +111,7 @@ struct node_options {
     {.name = "cluster-token-file", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).token_file,             \
      .help = "file with the router's cluster token; read at each attempt to attach"},                                  \
     {.name = "node-tls-ca", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).tls_ca,                        \
-     .help = "connect with TLS; authorities, in PEM, that may have signed the router's certificate"},                  \
+     .help = "connect with TLS; file of authorities, in PEM, one of which has signed the router's certificate"},       \
     {.name = "node-tls-cert", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).tls_cert,                    \
      .help = "certificate of this node, in PEM, for a router with --node-tls-ca"},                                     \
     {.name = "node-tls-key", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).tls_key,                      \

@@ -15,14 +15,14 @@ struct measurement {
     struct engine *engine;
     const struct start_limits *limits;
     int entries, layers;
-    double last_layer;                  // share of a layer that the last one computes for rows without logits
+    double last_layer;                  // share of a layer that the last layer computes for rows without logits
     int64_t spent_us, rest_us;          // time of all passes so far; time of the logits of a pass without layers
     int32_t *token, *position, *blocks; // [entries] token 0; position ids; blocks of one sequence
-    struct start_costs *costs;
+    struct start_costs costs;
 };
 
-// Sets the blocks of a pass. Cached entries are those that an earlier pass of as many rows wrote, again and again:
-// writing them all would take too long.
+// Sets the blocks of a pass. Its cached entries are entries that an earlier pass of as many rows wrote, again and
+// again: writing them all would take too long.
 static int blocks_set(struct measurement *m, int rows, int cached)
 {
     const int n_cached = cached / KV_BLOCK_TOKENS, written = rows / KV_BLOCK_TOKENS;
@@ -80,7 +80,7 @@ static enum status pass_measure(struct measurement *m, struct measured_pass pass
 static void costs_add(struct measurement *m, int rows, int cached, int64_t us)
 {
     const int64_t pairs = (int64_t)rows * cached + (int64_t)rows * (rows + 1) / 2;
-    m->costs->passes[m->costs->n++] = (struct start_pass){rows, pairs, us > 0 ? us : 1};
+    m->costs.passes[m->costs.n++] = (struct start_pass){rows, pairs, us > 0 ? us : 1};
 }
 
 // Measures one layer of a pass and adds the time of all layers and the logits. *us_p gets the time of the measured
@@ -105,7 +105,7 @@ static enum status passes_measure(struct measurement *m)
     TRY(pass_run(m, &(struct measured_pass){1, 0, m->layers, true}, &whole_us));
     TRY(pass_measure(m, (struct measured_pass){1, 0, 0, true}, &m->rest_us));
     TRY(layer_measure(m, 1, 0, &us));
-    if (whole_us < m->costs->passes[0].us) m->costs->passes[0].us = whole_us;
+    if (whole_us < m->costs.passes[0].us) m->costs.passes[0].us = whole_us;
     TRY(layer_measure(m, rows, 0, &us));
     const int cached = (m->entries - rows) / KV_BLOCK_TOKENS * KV_BLOCK_TOKENS;
     if (rows >= KV_BLOCK_TOKENS && cached >= rows) TRY(layer_measure(m, rows, cached, &us));
@@ -116,25 +116,44 @@ static enum status passes_measure(struct measurement *m)
     return STATUS_OK;
 }
 
-enum status start_costs_measure(struct engine *e, const struct start_limits *limits, struct start_costs *costs_p)
+static void measurement_init(struct measurement *m, struct engine *e, const struct start_limits *limits)
 {
     const int entries = limits->entries < ENTRIES_MAX ? limits->entries : ENTRIES_MAX;
-    struct start_costs costs = {0};
-    struct measurement m = {.engine = e,
-                            .limits = limits,
-                            .entries = entries,
-                            .layers = model_get_config(engine_model(e))->n_layers,
-                            .last_layer = model_last_layer_share(engine_model(e)),
-                            .token = mem_alloc_array((size_t)entries, sizeof *m.token),
-                            .position = mem_alloc_array((size_t)entries, sizeof *m.position),
-                            .blocks = mem_alloc_array((size_t)entries, sizeof *m.blocks),
-                            .costs = &costs};
+    *m = (struct measurement){.engine = e,
+                              .limits = limits,
+                              .entries = entries,
+                              .layers = model_get_config(engine_model(e))->n_layers,
+                              .last_layer = model_last_layer_share(engine_model(e)),
+                              .token = mem_alloc_array((size_t)entries, sizeof *m->token),
+                              .position = mem_alloc_array((size_t)entries, sizeof *m->position),
+                              .blocks = mem_alloc_array((size_t)entries, sizeof *m->blocks)};
     for (int i = 0; i < entries; i++)
-        m.position[i] = i;
+        m->position[i] = i;
+}
+
+static void measurement_fini(struct measurement *m)
+{
+    free(m->token);
+    free(m->position);
+    free(m->blocks);
+}
+
+enum status start_costs_measure(struct engine *e, const struct start_limits *limits, struct start_costs *costs_p)
+{
+    struct measurement m;
+    measurement_init(&m, e, limits);
     enum status status = passes_measure(&m);
-    free(m.token);
-    free(m.position);
-    free(m.blocks);
-    if (status == STATUS_OK) *costs_p = costs;
+    measurement_fini(&m);
+    if (status == STATUS_OK) *costs_p = m.costs;
+    return status;
+}
+
+enum status start_costs_skip(struct engine *e, const struct start_limits *limits)
+{
+    struct measurement m;
+    int64_t us;
+    measurement_init(&m, e, limits);
+    enum status status = pass_run(&m, &(struct measured_pass){1, 0, 1, false}, &us);
+    measurement_fini(&m);
     return status;
 }

@@ -30,3 +30,7 @@ struct start_limits {
 // Leader: runs the passes through all ranks. The first pass also proves that the node can compute. It is not counted in
 // limits->us. The group must not serve yet. A failed pass leaves the group unusable, see group_abort().
 enum status start_costs_measure(struct engine *e, const struct start_limits *limits, struct start_costs *costs_p);
+
+// Leader: runs one short pass through all ranks instead, if the costs are known already (kept_costs.h). It proves that
+// the node can compute, and reads one layer of the weights only.
+enum status start_costs_skip(struct engine *e, const struct start_limits *limits);

@@ -29,7 +29,7 @@ static void signal_handle(int signal)
     }
     kept = signal;
     log_event(LOG_INFO, "drain_postponed", LOG_FIELD("signal", name),
-              LOG_FIELD("reason", "the node is starting; a second signal ends it at once"));
+              LOG_FIELD("reason", "the node is starting; a second signal ends it immediately"));
 }
 
 static void *watch_thread(void *argument)

@@ -22,7 +22,7 @@
 enum {
     SPIN_US = 1000,            // time for which a follower polls before it sleeps
     CONNECT_TIMEOUT_MS = 2000, // per address
-    ANSWER_TIMEOUT_MS = 2000,  // time for the leader to send the second half of the secret
+    ANSWER_TIMEOUT_MS = 2000,  // time limit for the leader to send the second half of the secret
 };
 
 struct wakeup {

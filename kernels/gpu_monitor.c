@@ -24,7 +24,7 @@ struct gpu_monitor {
     pthread_cond_t changed;
     struct gpu_report report;
     int64_t sampled_us; // time of the last sample; 0: no sample yet
-    bool silent;        // true if the lack of samples since the last one is already logged
+    bool silent;        // true if the lack of samples since the last sample is already logged
     bool stopping;
     bool over;      // the thread has ended
     bool abandoned; // gpu_monitor_stop() did not wait for the thread, which frees the monitor

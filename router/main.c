@@ -12,6 +12,7 @@
 #include "lib/base/log_options.h"
 #include "lib/base/log_writer.h"
 #include "lib/base/mem.h"
+#include "lib/text/client_options.h"
 #include "router/front/front.h"
 #include "router/front/http/http_service.h"
 #include "router/front/http/tokenizer_info.h"
@@ -20,16 +21,19 @@
 #include "router/front/request/parsed_message.h"
 #include "router/front/request/system_turns.h"
 #include "router/listen.h"
+#include "router/shadow_options.h"
 #include "router/trace_options.h"
 
 static struct {
     struct option_list model_names;
-    char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *drafts, *api_keys,
-        *prune_rule, *drafts_rule;
-    char *model_fingerprint, *speculator_fingerprint, *image_text;
+    char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *drafts, *api_keys;
+    char *model_fingerprint, *speculator_fingerprint;
     uint64_t fingerprints[NODE_ROLES]; // parsed from the two options above; 0: any model
+    struct client_options clients;
     struct listen_options listen;
     struct trace_options trace;
+    struct shadow_flags shadow;
+    struct shadow_options shadow_options; // read from the row above
     double keep_rate, quality;
     int64_t max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
     int64_t stall_timeout_ms, eject_ms;
@@ -47,21 +51,20 @@ static const struct option options[] = {
     {.name = "model", .type = OPTION_STRING, .value = &o.model, .placeholder = "DIR",
      .help = "directory of the main model (required); config.json and tokenizer.json are read, weights are not"},
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .placeholder = "FILE",
-     .help = "for benchmarks: config.json to use instead of the model's, the same as --shape of the nodes"},
+     .help = "for benchmarks: config.json to use instead of config.json of --model, the same as --shape of the nodes"},
     {.name = "grammar-library", .type = OPTION_STRING, .value = &o.grammar_library, .placeholder = "FILE",
      .help = GRAMMAR_LIBRARY_HELP},
     {.name = "close-schemas", .type = OPTION_BOOL, .value = &o.close_schemas, .default_text = "false",
-     .help = "structured output, required tool calls: an object whose JSON schema has no additionalProperties gets no "
-             "members but those that the schema names, as with strict in the request"},
+     .help = "close objects in structured output and required tool calls: an object gets only the members that its "
+             "JSON schema names, unless the schema has additionalProperties. Same effect as `strict`"},
     {.name = "chat-template", .type = OPTION_STRING, .value = &o.chat_template, .placeholder = "FILE",
      .help = "Jinja chat template to use instead of the model's chat_template.jinja or tokenizer_config.json"},
-    {.name = "image-text", .type = OPTION_STRING, .value = &o.image_text, .placeholder = "TEXT",
-     .help = "text that the model reads in place of each image of a conversation, such as '[image]'. Default: requests "
-             "with images are refused"},
+    IMAGE_TEXT_ROW(o.clients),
     {.name = "served-model-name", .type = OPTION_LIST, .value = &o.model_names, .placeholder = "NAME",
      .help = "model name that clients may ask for; give the option once for each name. Answers have the first name. "
              "Default: name of the --model directory"},
     LISTEN_OPTION_ROWS(o.listen),
+    BATCH_OPTION_ROWS(o.listen.batch),
     {.name = "api-keys", .type = OPTION_STRING, .value = &o.api_keys, .placeholder = "FILE",
      .help = "file of API keys, made with forepack keys: clients must send one of them. Read again when it changes. "
              "Default: every client is allowed"},
@@ -75,7 +78,7 @@ static const struct option options[] = {
      .unit = "threads", .help = "threads that tokenise prompts, one of them for short prompts only; 0: half of the cores, at "
                                 "least 2"},
     {.name = "tokenise-queue-mb", .type = OPTION_INT, .value = &o.tokenise_queue_mb, .default_text = "256", .min = 1,
-     .max = 1048576, .unit = "MiB", .help = "prompts that may wait to be tokenised; further ones are refused with "
+     .max = 1048576, .unit = "MiB", .help = "prompts that may wait to be tokenised; further prompts are refused with "
                                             "RESOURCE_EXHAUSTED"},
     {.name = "-Queue and packing"},
     {.name = "max-queue-requests", .type = OPTION_INT, .value = &o.max_queue_requests, .default_text = "10000",
@@ -85,20 +88,21 @@ static const struct option options[] = {
     {.name = "max-queue-tokens", .type = OPTION_INT, .value = &o.max_queue_tokens, .default_text = "100000000",
      .min = 1, .max = 1e15, .unit = "tokens",
      .live = true,
-     .help = "prompt tokens of all waiting requests, and a token for every 4 bytes of a grammar or of stop strings; "
+     .help = "prompt tokens of all waiting requests, and a token for every 4 bytes of a grammar, stop strings or texts "
+             "to compress; "
              "further requests are refused with RESOURCE_EXHAUSTED"},
     {.name = "queue-reserve", .type = OPTION_INT, .value = &o.queue_reserve, .default_text = "10", .max = 49,
      .live = true,
      .unit = "%", .help = "part of both limits that each priority class leaves to every higher class: with 10, normal "
-                          "requests (priority 0) fill at most 90 % of the queue and low ones (below 0) 80 %"},
+                          "requests (priority 0) fill at most 90 % of the queue and low requests (below 0) 80 %"},
     {.name = "tenant-queue-share", .type = OPTION_INT, .value = &o.tenant_queue_share, .default_text = "80", .min = 1,
      .max = 100, .live = true,
      .unit = "%", .help = "part of these limits that the requests of one tenant may fill; each further tenant may fill "
                           "the same part of the rest; 100: no bound. With --tenant-weights, all tenants that it does "
                           "not name count as one"},
     {.name = "tenant-weights", .type = OPTION_STRING, .value = &o.tenant_weights, .placeholder = "NAME=W,...",
-     .help = "share of a tenant relative to a tenant without a weight, which has 1: with a=4, tenant a gets four tokens "
-             "for each token of another (W 0.001..1000)"},
+     .help = "shares of tenants; a tenant that is not named has weight 1: with a=4, tenant a gets four tokens "
+             "for each token of an unnamed tenant (W 0.001..1000)"},
     {.name = "max-wait-ms", .type = OPTION_INT, .value = &o.max_wait_ms, .default_text = "500", .max = 3600000,
      .unit = "ms", .help = "waiting time after which a request is overdue; overdue requests, and requests near their "
                            "deadline, go into the next bin before all other requests"},
@@ -115,27 +119,23 @@ static const struct option options[] = {
      .help = "default for requests that give neither a prefill mode, a quality nor a keep rate; auto and on prune prompts, which can "
              "change answers; required refuses prompts that no speculator scores"},
     {.name = "drafts", .type = OPTION_CHOICE, .value = &o.drafts, .default_text = "auto", .choices = DRAFT_MODES,
-     .help = "default for requests that do not say whether their answers are drafted"},
-    {.name = "prune-rule", .type = OPTION_STRING, .value = &o.prune_rule, .placeholder = "RULE", .default_text = "any",
-     .help = "limit of pruning, whatever a request asks for, where its API key has no rule: any; never; "
-             "quality-at-least:Q, with a least quality; keep-at-least:R, with a least keep rate; required"},
-    {.name = "drafts-rule", .type = OPTION_CHOICE, .value = &o.drafts_rule, .default_text = "auto", .choices = DRAFT_MODES,
-     .help = "off: no answer is drafted, whatever a request asks for, where its API key does not say drafts=auto"},
+     .help = "auto: answers of requests that do not set `drafts` are drafted; off: they are not"},
+    CLIENT_RULE_ROWS(o.clients),
     {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 1e-6, .max = 1,
      .help = "share of the answers that are right with the whole prompt and must stay right, for requests that give "
              "neither a quality nor a keep rate: the speculator chooses the keep rate by its calibration (forepack "
-             "calibrate); without one every token is kept"},
+             "calibrate); without a calibration every token is kept"},
     {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .min = 1e-6, .max = 1,
      .help = "fixed keep rate, used instead of --quality, for requests that give neither a quality nor a keep rate; a "
-             "request that gives one of them and no prefill mode is prefilled with auto"},
+             "request that gives a quality or a keep rate, but no prefill mode, has the mode auto"},
     {.name = "speculate-min-tokens", .type = OPTION_INT, .value = &o.speculate_min_tokens, .default_text = "512",
      .max = 1e9, .unit = "tokens", .help = "shortest prompt that is speculated with --prefill auto; longer prompts are "
-                                           "speculated when it is predicted to cut TTFT"},
+                                           "speculated if this is predicted to shorten TTFT"},
     {.name = "tail-tokens", .type = OPTION_INT, .value = &o.tail_tokens, .default_text = "128", .max = 1e9,
      .unit = "tokens", .help = "last tokens of a prompt that are always kept, at most a quarter of the prompt"},
     {.name = "pinned-turn-tokens", .type = OPTION_INT, .value = &o.pinned_turn_tokens, .default_text = "256",
      .max = 1e9, .unit = "tokens", .help = "tokens of a chat's last user turn that are always kept: the whole turn if it "
-                                           "is no longer, else its first and last tokens, half of each"},
+                                           "has no more, else half of them at its start and half at its end"},
     {.name = "selection-cache-mib", .type = OPTION_INT, .value = &o.selection_cache_mib, .default_text = "16",
      .max = 65536, .unit = "MiB", .help = "memory for the selections of scored prompts: a prompt that comes again with "
                                           "the same options is not scored again, and a chat keeps the rows of its earlier "
@@ -144,12 +144,13 @@ static const struct option options[] = {
      .max = 3600000, .unit = "ms",
      .help = "longest wait of a prompt for a speculator; the score may then take this long plus four times its expected "
              "time; after either time, the prompt is prefilled whole"},
+    SHADOW_OPTION_ROWS(o.shadow),
     {.name = "-Faults"},
     {.name = "heartbeat-ms", .type = OPTION_INT, .value = &o.heartbeat_ms, .default_text = "1000", .min = 10,
-     .max = 60000, .unit = "ms", .help = "heartbeat interval of nodes; a node that is silent for three of them is lost"},
+     .max = 60000, .unit = "ms", .help = "heartbeat interval of nodes; a node silent for three intervals is lost"},
     {.name = "stall-timeout-ms", .type = OPTION_INT, .value = &o.stall_timeout_ms, .default_text = "30000",
      .max = 3600000, .unit = "ms",
-     .help = "a busy node without progress for this long, and for four of its longest passes, is treated as hung: "
+     .help = "a busy node without progress for this long, and for four times its longest pass, is treated as hung: "
              "a speculator is ejected, a worker group lost and its requests replayed; 0: progress is not watched"},
     {.name = "eject-ms", .type = OPTION_INT, .value = &o.eject_ms, .default_text = "10000", .max = 3600000, .unit = "ms",
      .help = "time without work for a node that hung or is ten times slower than its peers, doubled each further time; "
@@ -160,7 +161,7 @@ static const struct option options[] = {
              "UNAVAILABLE"},
     {.name = "model-fingerprint", .type = OPTION_STRING, .value = &o.model_fingerprint, .placeholder = "HEX",
      .help = "accept only worker groups with the model of this fingerprint, 16 hexadecimal digits, which the event "
-             "node_attached names; default: the model of the first one"},
+             "node_attached names; default: the model of the first worker group"},
     {.name = "speculator-fingerprint", .type = OPTION_STRING, .value = &o.speculator_fingerprint, .placeholder = "HEX",
      .help = "accept only speculators with the model of this fingerprint; default: any"},
     {.name = "mixed-numerics", .type = OPTION_BOOL, .value = &o.mixed_numerics, .default_text = "false",
@@ -168,7 +169,7 @@ static const struct option options[] = {
              "its tokens"},
     {.name = "drain-ms", .type = OPTION_INT, .value = &o.drain_ms, .default_text = "30000", .max = 3600000,
      .live = true,
-     .unit = "ms", .help = "time that running requests get to finish after SIGTERM; a second signal stops at once"},
+     .unit = "ms", .help = "time for running requests to end after SIGTERM; a second signal ends them immediately"},
     TRACE_OPTION_ROWS(o.trace),
     {.name = "-Logging"},
     LOG_OPTION_ROWS(o.log),
@@ -255,8 +256,8 @@ static enum status front_open(struct front *front)
                            o.model, tokenizer_vocab_size(front->tokenizer) - 1, front->config.vocab_size);
     }
     TRY(chat_open(front));
-    if (o.image_text) TRY(intake_check_name("--image-text", o.image_text));
-    front->image_text = o.image_text;
+    if (o.clients.image_text) TRY(intake_check_name("--image-text", o.clients.image_text));
+    front->image_text = o.clients.image_text;
     front->tokenizer_info = tokenizer_info_read(o.model, o.chat_template, front->config.max_context);
     front->grammars = grammar_library_start(o.grammar_library, front->tokenizer, front->config.vocab_size,
                                             front->config.eos_id, front->config.n_eos);
@@ -275,8 +276,9 @@ static enum status front_open(struct front *front)
     front->prefill.keep_rate = fixed ? o.keep_rate : 1; // every token is kept if there is no calibration
     front->prefill.quality = fixed ? 0 : o.quality;
     draft_mode_parse(o.drafts, &front->prefill.drafts);
-    TRY(prune_rule_parse("--prune-rule", o.prune_rule, &front->rules.prune));
-    TRY(draft_rule_parse("--drafts-rule", o.drafts_rule, &front->rules.drafts));
+    TRY(prune_rule_parse("--prune-rule", o.clients.prune_rule, &front->rules.prune));
+    TRY(draft_rule_parse("--drafts-rule", o.clients.drafts_rule, &front->rules.drafts));
+    TRY(shadow_options_read(&o.shadow, front->prefill.quality, &o.shadow_options));
     atomic_init(&front->max_queue_requests, (int)o.max_queue_requests);
     front->started_us = clock_now_us();
     return STATUS_OK;
@@ -349,6 +351,7 @@ static struct core *router_core_create(struct front *front, const struct tenant_
         .batch_requests = (int)o.batch_requests,
         .tokenizer_fingerprint = tokenizer_fingerprint(front->tokenizer),
         .vocab_size = front->config.vocab_size,
+        .shadow = o.shadow_options,
         .clock_us = clock_now_us,
     };
     queue_bounds_fill(&core_options);
@@ -410,7 +413,7 @@ static bool router_drain(struct front *front, sigset_t *signals)
         do {
             if (drain_wait(signals)) end_us = 0;
         } while (__atomic_load_n(&query.answer, __ATOMIC_ACQUIRE) < 0);
-        if (query.answer) return true;
+        if (query.answer && intake_pool_idle(front->pool)) return true; // the pool finishes compressions
     } while (clock_now_us() < end_us);
     return false;
 }
@@ -473,9 +476,10 @@ enum { METHODS_MAX = 32 };
 // Lists the methods that clients may call. The methods of a service are next to each other.
 static void methods_fill(const struct front *front, struct rpc_method methods[METHODS_MAX + 1])
 {
-    const struct rpc_method of_inference[] = {front_generate,   front_generate_many, front_score,
-                                              front_abort,      front_tokenize,      front_detokenize,
-                                              front_model_info, front_cluster_info,  front_drain_node};
+    enum { WITH_PROMPT = 4 };
+    const struct rpc_method of_inference[] = {
+        front_generate, front_generate_many, front_score,      front_compress,     front_abort,
+        front_tokenize, front_detokenize,    front_model_info, front_cluster_info, front_drain_node};
     const struct rpc_method of_kserve[] = {front_model_infer, front_model_stream_infer};
     const size_t n_inference = sizeof of_inference / sizeof *of_inference;
     size_t n = n_inference, limit = intake_message_limit(front, front->config.max_context);
@@ -483,7 +487,7 @@ static void methods_fill(const struct front *front, struct rpc_method methods[ME
     memcpy(methods + n, of_kserve, sizeof of_kserve);
     n += sizeof of_kserve / sizeof *of_kserve;
     for (size_t i = 0; i < n; i++)
-        if (i < 3 || i >= n_inference) methods[i].max_message_bytes = limit; // methods with a prompt
+        if (i < WITH_PROMPT || i >= n_inference) methods[i].max_message_bytes = limit;
     for (const struct rpc_method *info = front_kserve_info; info->path && n < METHODS_MAX; info++)
         methods[n++] = *info;
     methods[n] = (struct rpc_method){0};
@@ -504,6 +508,7 @@ static enum status router_serve(struct front *front, struct listeners *listeners
               LOG_FIELD("context_tokens", front->config.max_context), LOG_FIELD("vocab_size", front->config.vocab_size),
               LOG_FIELD("chat_template", front->chat ? chat_template_name(front->chat) : "none"));
     signals_await(front, listeners, signals);
+    http_service_drain(listeners->http);
     if (router_drain(front, signals)) loop_post(front->loop, event_release_nodes, NULL);
     listeners_close(listeners, 1000);
     return STATUS_OK;
@@ -569,7 +574,8 @@ int main(int argc, char **argv)
     descriptors_raise();
 
     struct refusals refusals = {0};
-    struct front front = {.refusals = &refusals};
+    struct compressed compressed = {0};
+    struct front front = {.refusals = &refusals, .compressed = &compressed};
     char *weights_text = o.tenant_weights ? mem_string(o.tenant_weights) : NULL;
     struct tenant_weight *weights = NULL;
     int n_weights = 0;

@@ -16,13 +16,13 @@ struct trace_options {
 #define TRACE_OPTION_ROWS(t)                                                                                           \
     {.name = "-Tracing"},                                                                                              \
     {.name = "otlp-endpoint", .type = OPTION_STRING, .value = &(t).endpoint, .placeholder = "HOST:PORT",               \
-     .help = "OpenTelemetry collector that traces of requests are sent to, with OTLP over gRPC; default: requests are "\
+     .help = "OpenTelemetry collector for traces of requests, with OTLP over gRPC; default: requests are "             \
              "not traced"},                                                                                            \
     {.name = "otlp-sample", .type = OPTION_REAL, .value = &(t).sample, .default_text = "1", .min = 0, .max = 1,        \
-     .help = "share of the requests without a traceparent that are traced; a request with a traceparent is traced if "   \
-             "its sampled flag is set"},                                                                                \
+     .help = "share of the requests without a traceparent that are traced; a request with a traceparent is traced if " \
+             "its sampled flag is set"},                                                                               \
     {.name = "otlp-batch-ms", .type = OPTION_INT, .value = &(t).batch_ms, .default_text = "1000", .min = 1,            \
-     .max = 60000, .unit = "ms", .help = "time after which an ended request's spans are sent; a batch of 512 is sent "  \
+     .max = 60000, .unit = "ms", .help = "time after which an ended request's spans are sent; a batch of 512 is sent " \
                                          "earlier"},                                                                   \
     {.name = "otlp-tls-ca", .type = OPTION_STRING, .value = &(t).tls_ca, .placeholder = "FILE",                        \
      .help = "connect to the collector with TLS; authorities of its certificate, in PEM; default: plain text"},        \

@@ -8,6 +8,7 @@
 #include "lib/text/prefill_limit.h"
 #include "sim/client_state.h"
 #include "sim/oracle_fair.h"
+#include "sim/oracle_shadow.h"
 #include "sim/placement.h"
 #include "sim/router.h"
 
@@ -164,6 +165,7 @@ static void on_done(void *user, const struct request *r, enum finish_reason reas
     if (client->ended || client->r != r) client_fail(client, "ended twice");
     bool lost = sim_router_ended(w->router);
     client_check_state(client, r, reason);
+    if (r->state == REQUEST_DONE) oracle_shadow_answered(w, r);
     if (!client->tainted && !w->failed) client_check_end(client, r, reason, status, message);
     if (!client->received) client->waited_us = w->now_us - client->submitted_us;
     // counts only the wait after the grace time
@@ -198,6 +200,7 @@ struct client *client_of_number(const struct world *w, uint64_t number)
 static void client_begin(struct client *client)
 {
     client->submitted_us = client->w->now_us;
+    client->preemptions = 0;
     client->r = request_make(client);
     client->r->sink = (struct request_sink){on_tokens, client_check_prompt_logprobs, on_done, client};
     world_digest(client->w, (uint64_t)client->plan->id);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "router/core/shadow.h"
 #include "router/sched/estimate.h"
 #include "router/sched/node_time.h"
 #include "sim/answers.h"
@@ -119,6 +120,7 @@ static enum skip_reason decided_skip(const struct client *client, const struct r
     if (prefill->mode == PREFILL_OFF) return SKIP_OFF;
     if (has_quality ? client->quality >= 1 : prefill->keep_rate >= 1) return SKIP_KEEP_ALL;
     if (prefill->mode == PREFILL_AUTO && r->spec.n_tokens < client_options(client)->min_tokens) return SKIP_SHORT;
+    if (shadow_falls_back(sim_router_core(client->w->router), r)) return SKIP_FALLBACK;
     if (!any) return SKIP_NO_NODE;
     if (!fits) return SKIP_TOO_LONG;
     return has_quality && !calibrated ? SKIP_UNCALIBRATED : SKIP_NONE;
@@ -198,18 +200,18 @@ static void stop_check(struct client *client, const struct request *r)
     if (!stops) client_fail(client, "the answer stopped before its end");
 }
 
-// Checks the total time. Unless the request was replayed, also checks that the parts of the time to first token add up
-// to it.
+// Checks the total time. Unless the request was replayed or preempted, also checks that the parts of the time to first
+// token add up to it.
 static void timing_check(struct client *client, const struct request *r)
 {
     const struct request_timing *t = &r->timing;
     int64_t now_us = client->w->now_us;
-    if (t->total_us != now_us - r->spec.arrived_us) client_fail(client, "total_us is not the time it took");
-    if (r->usage.replays || !client->received) return;
+    if (t->total_us != now_us - r->spec.arrived_us) client_fail(client, "total_us is not the time since its arrival");
+    if (r->usage.replays || r->usage.preemptions || !client->received) return;
     if (t->ttft_us != client->result.first_us - r->spec.arrived_us)
         client_fail(client, "ttft_us is not the time to its first token");
     if (t->queue_us + t->score_us + t->pack_wait_us + t->prefill_us != t->ttft_us)
-        client_fail(client, "the parts of ttft_us are not all of it");
+        client_fail(client, "the parts of ttft_us do not add up to it");
 }
 
 // Returns true if the request may reuse a selection that a lying speculator made.
@@ -298,11 +300,12 @@ static void usage_check(struct client *client, const struct request *r)
         r->timing.queue_us + r->timing.score_us < client_options(client)->score_timeout_ms * 1000)
         client_fail(client, "its skip reason is a timeout, but the score timeout was not over");
     if (r->usage.completion_tokens != client->received)
-        client_fail(client, "completion_tokens is not what was received");
+        client_fail(client, "completion_tokens is not the number of received tokens");
     if (r->usage.prompt_tokens != r->spec.n_tokens) client_fail(client, "prompt_tokens is not the prompt's length");
     rate_check(client, r);
     rule_check(client, r);
-    if (!scored_is_right(client, r)) client_fail(client, "scored_tokens is not what a speculator scored");
+    if (!scored_is_right(client, r))
+        client_fail(client, "scored_tokens is not the number of tokens that a speculator scored");
     bool was_held = !client->talks && was_scored(client, r) && !r->timing.score_us; // an earlier request's score
     if (was_held && r->usage.score_cached_tokens != r->usage.scored_tokens)
         client_fail(client, "a held score must count all its tokens as cached");
@@ -478,6 +481,18 @@ void client_check_state(struct client *client, const struct request *r, enum fin
     if (r->state != state) client_fail(client, "its state does not fit its finish reason");
 }
 
+// Checks a request that ended with its score: Score and Compress. It is charged for every token that was scored, unless
+// its options keep everything.
+static void score_check(struct client *client, const struct request *r)
+{
+    bool off = r->spec.prefill.mode == PREFILL_OFF;
+    if (off != (r->skip == SKIP_OFF)) client_fail(client, "scored though mode off needs no score, or not scored");
+    if (r->usage.scored_tokens != (off ? 0 : r->spec.n_tokens)) client_fail(client, "charged for other scored tokens");
+    if (!off && r->spec.want_importance && !r->importance) client_fail(client, "its tokens have no importance");
+    if (off && r->usage.kept_tokens != r->spec.n_tokens) client_fail(client, "mode off keeps every token");
+    if (!off && !r->account.bin_id && !r->usage.score_cached_tokens) client_fail(client, "scored outside the queue");
+}
+
 void client_check_end(struct client *client, const struct request *r, enum finish_reason reason, enum status status,
                       const char *message)
 {
@@ -492,6 +507,7 @@ void client_check_end(struct client *client, const struct request *r, enum finis
     case FINISH_REASON_STOP:
         stop_check(client, r);
         usage_check(client, r);
+        if (r->spec.score_only) score_check(client, r);
         break;
     case FINISH_REASON_CANCELLED:
         if (!client->left && !sim_router_ended(client->w->router)) client_fail(client, "cancelled by nobody");

@@ -223,7 +223,7 @@ double sim_engine_pass_us(const struct engine *e, double rows, double pairs)
     return e->slowness * (e->fixed_us + e->row_us * rows + e->pair_us * pairs);
 }
 
-// Counts the pass as the router does: the last row of a sequence has a result, its other rows are prompt rows.
+// Counts rows like the router: the last row of a sequence has a result, and its other rows are prompt rows.
 static double measured_us(struct engine *e, const struct ragged_batch *batch, double pairs)
 {
     bool has_prompts = e->is_worker && batch->n_rows > batch->n_logit_rows;

@@ -146,14 +146,14 @@ static void rows_add_selection(struct rows *rows, int n, int budget_tokens, bool
     free(pinned);
 }
 
-// Adds the rows of a conversation by its definition: each turn has the rows of the turn before, its answer, and the
-// tokens that it selects.
+// Adds the rows of a conversation by definition: each turn has the rows of the preceding turn, the preceding answer,
+// and the tokens that this turn selects.
 static void rows_add_turns(struct rows *rows)
 {
     const struct request_spec *spec = &rows->r->spec;
     bool pins_rows = prefill_chunk_tokens(&spec->prefill) == CHUNK_TOKENS_AUTO;
     bool shortens = spec->prefill.mode == PREFILL_AUTO;
-    // The turn after a shared beginning has a larger budget: a third of the beginning's tokens more.
+    // The turn after a shared beginning has a larger budget: one third of the tokens of the beginning is added.
     int more = spec->turns[0].answer_end == spec->turns[0].end ? spec->turns[0].end / 3 : 0;
     for (int t = 0; t <= spec->n_turns; t++) {
         const struct prompt_turn *turn = t < spec->n_turns ? &spec->turns[t] : NULL;

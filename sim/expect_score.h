@@ -18,5 +18,5 @@ void expect_score(const struct scenario *scenario, const struct request *r, floa
 
 // Returns true if one of the speculators may have chosen the keep rate and its reason. The request must be scored and
 // have a quality target. A speculator keeps all tokens if its calibration is missing, is for other options or another
-// main model, or differs from another speculator's.
+// main model, or differs from the calibration of another speculator.
 bool expect_rate(const struct scenario *scenario, const struct request *r);

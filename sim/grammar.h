@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Grammars of simulated requests. The simulator links grammar.c in place of lib/grammar. A grammar is the text "LENGTH
-// MODULUS": an answer is complete after LENGTH tokens, and a token may be output number `index` unless its id plus
-// `index` is a multiple of MODULUS.
+// MODULUS". An answer is complete after LENGTH tokens. Output token number `index` may be any token, unless the id
+// plus `index` is a multiple of MODULUS.
 #pragma once
 
 #include "lib/grammar/compiler.h"

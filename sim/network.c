@@ -79,7 +79,7 @@ bool stream_is_suspect(const struct stream *s)
     return s->suspect;
 }
 
-// Returns the arrival time of something sent from this end now. It never overtakes what was sent earlier.
+// Returns the arrival time of a message sent from this end now. A message never overtakes an earlier message.
 static int64_t arrival_us(struct stream *s, enum stream_end from)
 {
     const struct scenario_options *options = &s->network->w->scenario->options;

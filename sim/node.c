@@ -18,7 +18,7 @@
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 typedef Forepack__Cluster__V1__RouterMessage router_message;
 
-// As in engine/node.c.
+// The same as in engine/node.c.
 enum { BACKOFF_MIN_US = 200000, BACKOFF_MAX_US = 5000000, STREAM_STABLE_US = 10000000 };
 
 enum mail_kind { MAIL_MESSAGE, MAIL_ATTACHED, MAIL_DETACHED };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks a bin, the requests that one message sends to a node: it fits the node, the prefix chains of its requests are
+// Checks a bin (the requests in one message to a node): the bin fits the node, the prefix chains of its requests are
 // right, and the live page shows it. oracle_plan.h checks which requests it has.
 #pragma once
 

@@ -39,7 +39,7 @@ static int rows_left(const struct pass_model *m)
     return m->rows_max - m->rows;
 }
 
-// Returns the rows that prompts other than that of `beside` could still use, up to `limit`.
+// Returns the rows (up to `limit`) that prompts other than the prompt of `beside` could still use.
 static int rows_wanted(struct pass_model *m, const struct pass_sequence *beside, int limit)
 {
     int64_t rows = 0;

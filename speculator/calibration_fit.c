@@ -222,8 +222,8 @@ static int *folds_create(const struct fit_document *documents, int n, int n_grou
     return folds;
 }
 
-// Returns a copy of the documents, which the caller frees. If `margins` is false, the copy has no margins, like
-// evidence from hosts without the logits.
+// Returns a copy of the documents, which the caller frees. If `margins` is false, the copy has no margins, as if the
+// host had no logits.
 static struct fit_document *documents_as(const struct fit_document *documents, int n, bool margins)
 {
     struct fit_document *copy = mem_copy(documents, (size_t)n * sizeof *copy);

@@ -21,7 +21,8 @@ static const struct option options[] = {
      .value = &draft_share,
      .default_text = "0.25",
      .max = 1,
-     .help = "share of the KV cache for prompts that are held after scoring to draft their answers; 0: holds none"},
+     .help =
+         "share of the KV cache for prompts that are held after scoring to draft their answers; 0: no prompt is held"},
     {0},
 };
 
@@ -149,7 +150,7 @@ static const struct node_program program = {
     .usage =
         "Usage: forepack-speculator --model DIR --router HOST:PORT [options]\n" GROUP_USAGE
         "\nA speculator of a Forepack cluster: scores prompts with a small model and selects the tokens to prefill.\n"
-        "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it at once. SIGHUP looks at changed files.",
+        "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it immediately. SIGHUP reads changed files.",
     .options = options,
     .common = &common,
     .describe = describe,

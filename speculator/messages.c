@@ -29,7 +29,7 @@ void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, st
         .trace = message->trace,
     };
     item->prefill.min_keep_rate = message->min_keep_rate;
-    prefill_from_message(&message->base, &item->prefill); // the scorer refuses an invalid request, too
+    prefill_from_message(&message->base, &item->prefill); // scorer_add() checks the values
     *pinned_p = pinned;
 }
 

@@ -2,10 +2,9 @@
 // Scores prompts with a small model: computes how important each prompt token is to the last prompt token and to the
 // next few tokens that the model generates (SpecPrefill, arXiv 2502.02789). Selects the tokens to keep.
 //
-// The kept set is a function of prompt, model and policy, even if the request gives a quality instead of a
-// keep rate. Other prompts
-// in the passes, the division into chunks and the token budget change no bit of the result, as far as the backend
-// promises this (kernels/backend.h).
+// The kept tokens depend only on prompt, model and policy, even if the request gives a quality instead of a keep rate.
+// Other prompts in the passes, the division into chunks and the token budget change no bit of the result, as far as the
+// backend promises this (kernels/backend.h).
 //
 // Passes are composed by iteration, as in continuous batching: a new prompt joins at the next pass. A prompt is
 // read first: its rows are computed. Then it is in look-ahead: it generates tokens, one row each. A pass has the next
@@ -42,7 +41,7 @@ struct scorer_model {
     int max_seqs;                      // largest number of prompts in one pass
     int context_tokens;                // largest number of KV entries of one sequence
     int kv_blocks;
-    int draft_blocks;                       // how many of the kv_blocks the prompts that are held for drafting may use
+    int draft_blocks;                       // limit of KV blocks of held prompts
     bool samples;                           // the backend samples tokens, see model_samples()
     const struct sentence_table *sentences; // borrowed until scorer_free(); NULL if the ends of sentences are not known
     bool prefix_cache; // reuse full KV blocks of prompts with the same first tokens; this changes no score

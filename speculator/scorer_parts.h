@@ -73,7 +73,7 @@ static inline bool prompt_looks_ahead(const struct prompt *p)
 struct pass_plan {
     bool reads, looks_ahead; // the pass has rows of prompts that are being read; the pass has look-ahead rows
     struct prompt *longest;  // prompt that has waited longest for a row
-    int window;              // smoothing window of the pass: that of `longest`
+    int window;              // smoothing window of the pass and of `longest`
 };
 
 // Chooses what the next pass contains. There must be a running prompt.

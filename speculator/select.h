@@ -16,8 +16,8 @@ struct select_policy {
     double keep_rate; // (0, 1] share of the chunks to keep, rounded up; without chunks, share of the tokens
     int chunk_tokens; // 0: single tokens. CHUNK_TOKENS_AUTO: spans
     bool paper_exact; // keep only the best chunks and ignore the members from here on; not allowed with spans
-    // Keep the first chunk (with spans, the first token) within the budget, as the last one always is. Set if the
-    // prompt begins with BOS.
+    // Keep the first chunk (with spans, the first token), which then counts in the budget. Set if the prompt begins
+    // with BOS. The last chunk or token is always kept and always counts.
     bool keep_first;
     int tail_tokens; // number of last tokens to keep in addition to the budget, 0..n
     // [n_pinned] ranges to keep in addition to the budget, within 0..n-1, in any order; borrowed

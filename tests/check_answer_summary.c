@@ -51,6 +51,35 @@ START_TEST(a_line_says_why_a_prompt_was_kept_whole)
 }
 END_TEST
 
+START_TEST(a_rule_is_found_by_its_whole_name)
+{
+    json_t *completion = json_pack("{s:s}", "prefill_limit", "keep-at-least:0.5,drafts-off");
+    ck_assert_str_eq(answer_summary_rule(completion, "keep-at-least"), "0.5,drafts-off");
+    ck_assert_str_eq(answer_summary_rule(completion, "drafts-off"), "");
+    ck_assert_ptr_null(answer_summary_rule(completion, "keep"));
+    ck_assert_ptr_null(answer_summary_rule(completion, "never"));
+    json_object_set_new(completion, "prefill_limit", json_string("never"));
+    ck_assert_ptr_nonnull(answer_summary_rule(completion, "never"));
+    json_object_del(completion, "prefill_limit");
+    ck_assert_ptr_null(answer_summary_rule(completion, "never"));
+    json_decref(completion);
+}
+END_TEST
+
+START_TEST(a_rule_that_forbids_pruning_is_named)
+{
+    json_t *completion = json_pack("{s:s,s:s}", "prefill", "whole:off", "prefill_limit", "never,drafts-off");
+    char *text;
+    size_t n;
+    FILE *file = open_memstream(&text, &n);
+    answer_summary_print_reason(completion, file);
+    fclose(file);
+    ck_assert_str_eq(text, ": a rule of the operator forbids pruning");
+    free(text);
+    json_decref(completion);
+}
+END_TEST
+
 START_TEST(each_reason_of_the_router_has_words)
 {
     for (int reason = SKIP_NONE + 1; reason < SKIP_COUNT; reason++) {
@@ -66,5 +95,7 @@ END_TEST
 SUITE("answer_summary")
 {
     EACH(a_line_says_why_a_prompt_was_kept_whole, cases);
+    TEST(a_rule_is_found_by_its_whole_name);
+    TEST(a_rule_that_forbids_pruning_is_named);
     TEST(each_reason_of_the_router_has_words);
 }

@@ -49,10 +49,10 @@ START_TEST(a_pruned_request_is_told_from_arrival_to_end)
     ck_assert_str_eq(
         lines,
         "request      r-1: 975 prompt tokens; prefill on, keep rate 0.3\n"
-        "waited       0.2 ms for a speculator: a node could take it at once\n"
+        "waited       0.2 ms for a speculator: a node could take it immediately\n"
         "scored       by spec-1 in 12.0 ms, alone in its bin (1300 of 2048 rows); 16 of 975 tokens from its prefix "
         "cache\n"
-        "kept         310 of 975 tokens: keep rate 0.3 was asked for, and the end of a prompt is kept in "
+        "kept         310 of 975 tokens: keep rate 0.3 applies, and the end of a prompt is kept in "
         "addition\n"
         "waited       3.0 ms for a worker group: every node computed another bin; 2 waited before it\n"
         "prefill      8.0 ms on work-1, in a bin with 3 others (1300 of 2048 rows); 32 of 310 kept tokens from its "
@@ -83,6 +83,11 @@ static const struct {
     {{"prefill_limit"},
      "\"keep-at-least:0.5\"",
      "\nrule         the operator limits these requests: keep-at-least:0.5\n"},
+    {{"prefill_limit"},
+     "\"drafts-off,keep-at-least:0.3\"",
+     "tokens: keep rate 0.3 is the least that a rule of the operator"},
+    {{"prefill_limit"}, "\"keep-at-least:0.2\"", "tokens: keep rate 0.3 applies, and"},
+    {{"prefill_limit"}, "\"quality-at-least:0.99,drafts-off\"", "tokens: keep rate 0.3 applies, and"},
     {{"id"}, "\"a\\u001bb\"", "request      a?b: "},
 };
 

@@ -123,8 +123,8 @@ END_TEST
 
 // --- frames
 
-enum { MAX_CALLS = 4, HEADER_BYTES = 200, HEADERS = 5, EMPTY = 20, RESETS = 3 };
-static const struct frames_limits limits = {MAX_CALLS, HEADER_BYTES, HEADERS, EMPTY, 1, RESETS, 1};
+enum { MAX_CALLS = 4, HEADER_BYTES = 200, HEADERS = 5, EMPTY = 20, RESETS = 3, UNANSWERED = 50 };
+static const struct frames_limits limits = {MAX_CALLS, HEADER_BYTES, HEADERS, EMPTY, 1, RESETS, 1, UNANSWERED, 1};
 
 static struct frames f;
 static int64_t now_us;
@@ -380,6 +380,52 @@ START_TEST(every_ended_call_may_be_reset)
 }
 END_TEST
 
+// Opens a call that the server ends with a status, after a message or without one.
+static enum frames_found call_ended(uint32_t id, bool answered)
+{
+    enum frames_found found = call(id);
+    sent(HEADERS_FRAME, 0, id, 3);
+    if (answered) sent(DATA, 0, id, 10);
+    sent(HEADERS_FRAME, END_STREAM, id, 3);
+    return found;
+}
+
+START_TEST(calls_without_an_answer_are_bounded)
+{
+    piece = (size_t)_i;
+    uint32_t id = 1;
+    greet();
+    for (int i = 0; i < 3 * UNANSWERED; i++, id += 2)
+        OK(call_ended(id, true)); // does not count
+    for (int i = 0; i < UNANSWERED - 1; i++, id += 2)
+        OK(call_ended(id, false));
+    now_us += 1000000; // allows one more
+    OK(call_ended(id, false));
+    OK(call(id + 2));
+    ck_assert_int_eq(call(id + 4), FRAMES_TOO_MANY_UNANSWERED);
+}
+END_TEST
+
+START_TEST(large_headers_cost_more_calls)
+{
+    uint8_t block[3 + 3 + 2000] = {0, 1, 'x', 127, ((2000 - 127) & 127) | 128, (2000 - 127) >> 7};
+    piece = (size_t)_i;
+    greet();
+    f.headers.max_bytes = 8000;
+    f.unanswered.left = 3; // a header of 2,033 bytes takes two, one of 2,048 bytes three
+    OK(frame(HEADERS_FRAME, END_HEADERS, 1, block, sizeof block));
+    ck_assert_int_eq(f.unanswered.left, 1);
+    sent(DATA, 0, 1, 1);
+    sent(DATA, 0, 1, 1); // only the first message of a call returns its cost
+    ck_assert_int_eq(f.unanswered.left, 3);
+    block[4] += 15;
+    uint8_t larger[sizeof block + 15] = {0};
+    memcpy(larger, block, sizeof block);
+    OK(frame(HEADERS_FRAME, END_HEADERS, 3, larger, sizeof larger));
+    ck_assert_int_eq(f.unanswered.left, 0);
+}
+END_TEST
+
 static void expect_bad(int type, int flags, uint32_t id, const void *payload, size_t size)
 {
     greet();
@@ -467,9 +513,9 @@ START_TEST(the_table_of_calls_keeps_all)
 {
     piece = (size_t)_i;
     enum { CALLS = 3000 };
-    static const struct frames_limits wide = {CALLS, HEADER_BYTES, HEADERS, 100000, 1, 100000, 1};
+    static const struct frames_limits wide = {CALLS, HEADER_BYTES, HEADERS, 100000, 1, 100000, 1, 100000, 1};
     f.limits = &wide;
-    f.empty.left = f.resets.left = 100000;
+    f.empty.left = f.resets.left = f.unanswered.left = 100000;
     greet();
     for (uint32_t i = 0; i < CALLS; i++)
         OK(call(2 * i + 1));
@@ -496,7 +542,7 @@ START_TEST(a_goodbye_comes_between_frames_only)
     ck_assert_uint_eq(frames_goodbye(&f, FRAMES_TOO_MANY_CALLS, bytes), first - 9);
     frames_send(&f, (const uint8_t *)"\0\0\5", 3);
     ck_assert_uint_eq(frames_goodbye(&f, FRAMES_TOO_MANY_CALLS, bytes), 0);
-    for (int i = FRAMES_OK; i <= FRAMES_TOO_MANY_RESETS; i++)
+    for (int i = FRAMES_OK; i <= FRAMES_TOO_MANY_UNANSWERED; i++)
         ck_assert_uint_le(9 + 9 + 8 + strlen(frames_found_name((enum frames_found)i)), FRAMES_GOODBYE_BYTES);
 }
 END_TEST
@@ -521,6 +567,8 @@ SUITE("frames")
     LOOP(resets_are_bounded, 0, 2);
     LOOP(old_calls_may_be_reset, 0, 2);
     LOOP(every_ended_call_may_be_reset, 0, 2);
+    LOOP(calls_without_an_answer_are_bounded, 0, 2);
+    LOOP(large_headers_cost_more_calls, 0, 2);
     LOOP(malformed_frames_are_refused, 0, 2);
     LOOP(what_a_connection_holds_is_known, 0, 2);
     TEST(unfinished_parts_have_an_age);

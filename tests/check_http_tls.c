@@ -546,6 +546,35 @@ START_TEST(an_address_has_one_handshake_at_a_time)
 }
 END_TEST
 
+static bool has_ended(int fd)
+{
+    char byte;
+    return recv(fd, &byte, 1, MSG_DONTWAIT) == 0;
+}
+
+// One handshake more than the port allows ends the oldest, and the new one goes on.
+START_TEST(concurrent_handshakes_are_bounded)
+{
+    static int fd[HANDSHAKES_MAX];
+    open_default_server();
+    for (int i = 0; i < HANDSHAKES_MAX; i++) {
+        if (i == HANDSHAKES_MAX - 1) { // the next one is the last that the port allows
+            tls_close(tls_connect(client_tls, NULL));
+            ck_assert(!has_ended(fd[0]));
+        }
+        fd[i] = client_connect(port());
+        ck_assert_int_eq(write(fd[i], "\x16\x03\x01\x02", 5), 5); // the start of a long record
+    }
+    tls_close(tls_connect(client_tls, NULL));
+    ck_assert_int_eq(poll(&(struct pollfd){.fd = fd[0], .events = POLLIN}, 1, 8000), 1); // a head may take 10 s
+    ck_assert(!has_ended(fd[1]));
+    for (int i = 0; i < HANDSHAKES_MAX; i++)
+        close(fd[i]);
+    http_server_close(server, 1000);
+    server = NULL;
+}
+END_TEST
+
 SUITE("http_tls")
 {
     FIXTURE(make_files, remove_files);
@@ -563,6 +592,7 @@ SUITE("http_tls")
     TCASE("options");
     FIXTURE(make_files, remove_files);
     TEST(an_address_has_one_handshake_at_a_time);
+    TEST(concurrent_handshakes_are_bounded);
     TEST(a_handshake_that_stalls_meets_the_limit_of_the_head);
     TEST(a_body_beyond_the_total_gets_its_answer);
     TEST(a_handshake_message_in_two_parts_does_not_keep_the_server_busy);

@@ -319,10 +319,10 @@ START_TEST(a_message_says_why_it_stopped)
         struct anthropic_end end;
         const char *reason, *sequence;
     } cases[] = {
-        {{FINISH_REASON_STOP, NULL, &usage, false}, "\"end_turn\"", "null"},
-        {{FINISH_REASON_STOP, NULL, &usage, true}, "\"tool_use\"", "null"},
-        {{FINISH_REASON_LENGTH, NULL, &usage, true}, "\"max_tokens\"", "null"},
-        {{FINISH_REASON_STOP, "\n\"", &usage, false}, "\"stop_sequence\"", "\"\\n\\\"\""},
+        {{FINISH_REASON_STOP, NULL, &usage, false, NULL}, "\"end_turn\"", "null"},
+        {{FINISH_REASON_STOP, NULL, &usage, true, NULL}, "\"tool_use\"", "null"},
+        {{FINISH_REASON_LENGTH, NULL, &usage, true, NULL}, "\"max_tokens\"", "null"},
+        {{FINISH_REASON_STOP, "\n\"", &usage, false, NULL}, "\"stop_sequence\"", "\"\\n\\\"\""},
     };
     for (int i = 0; i < 4; i++) {
         struct bytes out = {0};
@@ -355,7 +355,7 @@ START_TEST(a_streamed_message_has_anthropics_events_in_order)
     anthropic_add_part(&out, &blocks, OUTPUT_CONTENT, NULL, "Hel", 3);
     anthropic_add_part(&out, &blocks, OUTPUT_CONTENT, NULL, "", 0);
     anthropic_add_part(&out, &blocks, OUTPUT_CONTENT, NULL, "lo", 2);
-    anthropic_add_end(&out, &blocks, &(struct anthropic_end){FINISH_REASON_STOP, "x", &usage, false});
+    anthropic_add_end(&out, &blocks, &(struct anthropic_end){FINISH_REASON_STOP, "x", &usage, false, NULL});
     bytes_add(&out, "", 1);
     const char *at = out.data;
     struct event event;

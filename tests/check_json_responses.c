@@ -263,7 +263,7 @@ START_TEST(a_response_is_an_object_with_a_message)
     for (int i = 0; i < 4; i++) {
         struct responses_answer a = answer_start();
         struct bytes out = {0};
-        const struct responses_end end = {reasons[i], &usage, "the node was lost", OUTPUT_CUT_NONE, 1700000009};
+        const struct responses_end end = {reasons[i], &usage, "the node was lost", OUTPUT_CUT_NONE, 1700000009, NULL};
         responses_set_items(&a, &(struct bytes){"a\"\n", 3, 0}, &(struct bytes){0}, NULL);
         responses_add_whole(&out, &a, &end);
         bytes_add(&out, "", 1);
@@ -308,7 +308,7 @@ START_TEST(a_streamed_response_has_openais_events_in_order)
     for (int i = 0; i < 3; i++)
         responses_add_text(&out, &a, pieces[i], strlen(pieces[i]),
                            &(struct bytes){(char *)lists[i], strlen(lists[i]), 0});
-    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL, OUTPUT_CUT_NONE, 0});
+    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL, OUTPUT_CUT_NONE, 0, NULL});
     bytes_add(&out, "", 1);
     const char *at = out.data;
     struct event event;
@@ -355,7 +355,7 @@ START_TEST(the_last_events_of_a_stream_leave_out_many_log_probabilities)
     }
     ck_assert_uint_lt(a.items[0].logprobs.n, 1 << 20);
     out.n = 0;
-    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL, OUTPUT_CUT_NONE, 0});
+    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL, OUTPUT_CUT_NONE, 0, NULL});
     ck_assert_uint_lt(out.n, 8 * PIECES);
     bytes_add(&out, "", 1);
     const char *at = out.data;
@@ -387,7 +387,7 @@ static void parts_stream(struct responses_answer *a, struct bytes *out)
         responses_add_part(out, a, OUTPUT_ARGUMENTS, &calls[i], "{\"a\":", 5);
         responses_add_part(out, a, OUTPUT_ARGUMENTS, &calls[i], "1}", 2);
     }
-    responses_add_end(out, a, &(struct responses_end){FINISH_REASON_LENGTH, &usage, NULL, OUTPUT_CUT_CALL, 0});
+    responses_add_end(out, a, &(struct responses_end){FINISH_REASON_LENGTH, &usage, NULL, OUTPUT_CUT_CALL, 0, NULL});
     bytes_add(out, "", 1);
 }
 
@@ -468,7 +468,8 @@ static json_t *whole_answer_with_two_calls(void)
     struct responses_answer a = answer_start();
     struct bytes out = {0};
     responses_set_items(&a, &text, &logprobs, &chat);
-    responses_add_whole(&out, &a, &(struct responses_end){FINISH_REASON_LENGTH, &usage, NULL, OUTPUT_CUT_CALL, 0});
+    responses_add_whole(&out, &a,
+                        &(struct responses_end){FINISH_REASON_LENGTH, &usage, NULL, OUTPUT_CUT_CALL, 0, NULL});
     bytes_add(&out, "", 1);
     json_t *response = parse(out.data);
     answer_end(&a);
@@ -491,7 +492,7 @@ static json_t *streamed_answer_with_two_calls(void)
     responses_add_text(&out, &a, "", 0, &(struct bytes){"{\"b\":2}", 7, 0});
     responses_add_part(&out, &a, OUTPUT_CALL, &calls[1], "f", 1);
     responses_add_part(&out, &a, OUTPUT_ARGUMENTS, &calls[1], "{\"a", 3);
-    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_LENGTH, &usage, NULL, OUTPUT_CUT_CALL, 0});
+    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_LENGTH, &usage, NULL, OUTPUT_CUT_CALL, 0, NULL});
     bytes_add(&out, "", 1);
     const char *at = out.data;
     for (struct event event; event_next(&at, &event); json_decref(event.data))
@@ -651,7 +652,7 @@ static json_t *custom_call(const char *arguments, size_t piece)
     responses_add_part(&out, &a, OUTPUT_CALL, &call, "patch", 5);
     for (size_t i = 0; i < n; i += piece)
         responses_add_part(&out, &a, OUTPUT_ARGUMENTS, &call, arguments + i, n - i < piece ? n - i : piece);
-    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL, OUTPUT_CUT_NONE, 0});
+    responses_add_end(&out, &a, &(struct responses_end){FINISH_REASON_STOP, &usage, NULL, OUTPUT_CUT_NONE, 0, NULL});
     bytes_add(&out, "", 1);
     const char *at = out.data;
     for (struct event event; event_next(&at, &event); json_decref(event.data)) {

@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "lib/base/address_counts.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/peer_budget.h"
@@ -29,6 +30,7 @@ enum { END_STREAM = 1, END_HEADERS = 4 };
 static char folder[] = "/tmp/forepack-hostile-XXXXXX";
 static struct rpc_server *server;
 static SSL_CTX *context; // of the clients; NULL: plain text
+static int max_calls = CALLS;
 
 // --- the server
 
@@ -61,7 +63,7 @@ static void server_open_with(bool tls, bool proof, int per_address)
                                                                .tls = tls ? &files : NULL,
                                                                .authorise = proof ? authorise : NULL,
                                                                .proof = proof,
-                                                               .max_calls = CALLS,
+                                                               .max_calls = max_calls,
                                                                .max_connections_per_address = per_address,
                                                                .threads = 1},
                                   &server) == STATUS_OK,
@@ -446,7 +448,7 @@ START_TEST(concurrent_calls_are_bounded)
     call_open(&c, "/t/Wait", 101);
     ck_assert(is_served(&c));
     call_open(&c, "/t/Wait", 103);
-    expect_end(&c, "it has too many calls at once");
+    expect_end(&c, "it has too many open calls");
     server_close();
 }
 END_TEST
@@ -463,6 +465,31 @@ START_TEST(calls_one_after_another_are_not_bounded)
     }
     client_close(&c);
     server_close();
+}
+END_TEST
+
+// Writes all calls at once, so that the allowance grows by little meanwhile.
+START_TEST(calls_without_an_answer_are_bounded)
+{
+    enum { UNANSWERED = 5000, MANY = 3 * UNANSWERED };
+    struct block b = block_of("/t/Wait");
+    uint8_t *bytes = mem_alloc(MANY * (9 + b.size));
+    size_t n = 0, n_below = 0;
+    for (uint32_t i = 0; i < MANY; i++) {
+        if (i == UNANSWERED) n_below = n;
+        n += frame_write(bytes + n, HEADERS, END_HEADERS, 2 * i + 1, b.bytes, b.size);
+    }
+    max_calls = MANY;
+    server_open(_i, false);
+    max_calls = CALLS;
+    struct client c = client_open(), d = client_open();
+    ck_assert(client_write(&c, bytes, n_below));
+    ck_assert(is_served(&c));
+    client_close(&c);
+    client_write(&d, bytes, n); // the server may close the connection before all is sent
+    expect_end(&d, "it opens too many calls that get no answer");
+    server_close();
+    free(bytes);
 }
 END_TEST
 
@@ -526,6 +553,36 @@ START_TEST(an_address_has_one_handshake_at_a_time)
     SSL_free(served);
     close(second);
     close(other);
+    server_close();
+}
+END_TEST
+
+// Sends bytes of another protocol from 127.0.0.2. Returns true if the server closes without an answer.
+static bool is_barred(void)
+{
+    struct client c = {.fd = connect_from(2)};
+    char byte;
+    client_write(&c, "GET / HTTP/1.1\r\n\r\n", 18); // of which the server reads all before it says why it closes
+    bool barred = client_read(&c, &byte, 1) <= 0;
+    client_close(&c);
+    return barred;
+}
+
+// Only addresses that are clients may be barred, so the server has a limit per address.
+START_TEST(an_address_that_offends_again_and_again_is_barred)
+{
+    int n = 0;
+    server_open_with(false, false, 1000);
+    while (!is_barred())
+        n++;
+    ck_assert_int_gt(n, OFFENCES_MAX);
+    struct client other = client_open();
+    ck_assert(is_served(&other));
+    client_close(&other);
+    server_close();
+    server_open_with(false, false, 0);
+    for (int i = 0; i < 2 * n; i++)
+        ck_assert(!is_barred());
     server_close();
 }
 END_TEST
@@ -678,9 +735,11 @@ SUITE("net_hostile")
     LOOP(the_number_of_headers_is_bounded, 0, modes);
     LOOP(concurrent_calls_are_bounded, 0, modes);
     LOOP(calls_one_after_another_are_not_bounded, 0, modes);
+    LOOP(calls_without_an_answer_are_bounded, 0, modes);
     LOOP(a_header_block_without_end_is_closed, 0, modes);
     LOOP(frames_that_carry_nothing_are_bounded, 0, modes);
     LOOP(another_protocol_is_refused, 0, modes);
+    TEST(an_address_that_offends_again_and_again_is_barred);
     LOOP(a_budget_holds_its_bytes_and_no_more, 0, 2);
     LOOP(the_busiest_connection_is_closed, 0, 2);
     if (modes == 2) {

@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "lib/base/tls_server.h"
 #include "lib/net/socket.h"
 #include "lib/net/tls_stream.h"
 #include "tests/certificates.h"
@@ -64,12 +65,13 @@ static struct pair pair_open(void)
     const struct tls_server_options o = {.cert = cert, .key = key, .protocol = "\x02h2"};
     ck_assert_int_eq(tls_server_open(&o, &p.tls), STATUS_OK);
     pair_connect(&p);
-    p.server = net_tls_accept(p.tls, p.server_fd);
+    p.server = tls_server_accept(p.tls);
+    SSL_set_fd(p.server, p.server_fd);
     p.client = SSL_new(p.context);
     SSL_set_fd(p.client, p.client_fd);
     for (bool client = false, server = false; !client || !server;) {
         client = SSL_connect(p.client) == 1;
-        server = net_tls_handshake(p.server) == NET_TLS_DONE;
+        server = SSL_accept(p.server) == 1;
     }
     return p;
 }
@@ -99,7 +101,7 @@ START_TEST(last_bytes_do_not_continue_a_half_sent_record)
     struct pair p = pair_open();
     struct net_tls_stream stream;
     size_t sent = 0, received = 0;
-    net_tls_stream_init(&stream, p.server);
+    ck_assert(net_tls_stream_init(&stream, p.server, p.server_fd));
     const struct iovec part = {"dddd", 4};
     for (ssize_t n; (n = net_tls_stream_write(&stream, &part, 1)) > 0;)
         sent += (size_t)n;
@@ -124,7 +126,7 @@ START_TEST(bytes_with_an_end_leave_the_socket_readable)
     char bytes[100];
     const struct iovec part = {bytes, sizeof bytes};
     struct pollfd arrived = {.fd = p.server_fd, .events = _i ? POLLRDHUP : POLLIN};
-    net_tls_stream_init(&stream, p.server);
+    ck_assert(net_tls_stream_init(&stream, p.server, p.server_fd));
     net_tls_stream_read_ahead(&stream);
     ck_assert_int_eq(SSL_write(p.client, "ab", 2), 2);
     if (_i) shutdown(p.client_fd, SHUT_WR);

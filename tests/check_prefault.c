@@ -33,8 +33,10 @@ static int resident_pages(void)
 
 START_TEST(all_pages_of_all_regions_become_resident)
 {
+    const bool read_only = _i;
+    if (read_only) ck_assert_int_eq(mprotect(memory, (size_t)ALL * PAGE, PROT_READ), 0);
     ck_assert_int_eq(resident_pages(), 0);
-    const struct prefault_range range = {memory, (size_t)PAGES * PAGE, REGIONS};
+    const struct prefault_range range = {memory, (size_t)PAGES * PAGE, REGIONS, read_only};
     struct prefault *prefault = prefault_start(&range, 1);
     ck_assert_ptr_nonnull(prefault);
     while (resident_pages() < ALL) // the test's time limit bounds this
@@ -46,7 +48,7 @@ END_TEST
 // Writes of another thread must not be lost, whenever they happen.
 START_TEST(writes_at_the_same_time_are_kept)
 {
-    const struct prefault_range range = {memory, (size_t)PAGES * PAGE, REGIONS};
+    const struct prefault_range range = {memory, (size_t)PAGES * PAGE, REGIONS, false};
     struct prefault *prefault = prefault_start(&range, 1);
     for (int i = ALL - 1; i >= 0; i--)
         memory[(size_t)i * PAGE] = (char)(i % 127 + 1);
@@ -61,7 +63,7 @@ END_TEST
 START_TEST(prefaulting_can_be_stopped_at_any_time)
 {
     const struct prefault_range ranges[] = {
-        {memory, 100, 1}, {memory + PAGE, 0, 0}, {memory, (size_t)PAGES * PAGE, REGIONS}};
+        {memory, 100, 1, true}, {memory + PAGE, 0, 0, false}, {memory, (size_t)PAGES * PAGE, REGIONS, false}};
     prefault_stop(prefault_start(ranges, 3));
     prefault_stop(NULL);
 }
@@ -70,7 +72,7 @@ END_TEST
 SUITE("prefault")
 {
     FIXTURE(set_up, tear_down);
-    TEST(all_pages_of_all_regions_become_resident);
+    LOOP(all_pages_of_all_regions_become_resident, 0, 2);
     TEST(writes_at_the_same_time_are_kept);
     TEST(prefaulting_can_be_stopped_at_any_time);
 }

@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 # Checks the format of all C, C++ and CUDA files with clang-format 14 (.clang-format), and the product's C files with
 # clang-tidy 14 (.clang-tidy) and cppcheck 2.10 (tests/cppcheck.cfg, tests/cppcheck.supp). Also checks that only
-# lib/messages/unpack.c unpacks messages, that test files end with SUITE(), that each folder uses only those below it,
-# that no files call each other in a cycle, and that the product calls what it exports (tests/structure.py). Checks links, paths and lines of the documents
-# (tests/docs.py). Exit codes: 0 clean, 1 findings, 77 a tool is not installed.
+# lib/messages/unpack.c unpacks messages, that test files end with SUITE(), that each folder uses only lower folders,
+# that no files call each other in a cycle, and that exported functions have callers (tests/structure.py).
+# Checks links, paths and lines of the documents (tests/docs.py).
+# Exit codes: 0 clean, 1 findings, 77 a tool is not installed.
 # Usage: tests/lint.sh [BUILD_FOLDER]     a folder where the project was built; default build/dev
 set -euo pipefail
 cd "$(dirname "$0")/.."

@@ -3,12 +3,12 @@
 
 #include <math.h>
 
-// Numbers of passes. TRIAL: shortest phase. TRIAL_MIN: least length of a hopeless phase. COMPARE and STAY: phases
-// without and with drafts while drafts gain. PAUSE: phases without drafts while drafts do not gain. SETTLE: first
-// passes of a phase, which do not count.
+// Lengths of phases, in passes. TRIAL: a phase with drafts while it is not known whether drafts gain; TRIAL_MIN: such a
+// phase if drafts are hopeless. STAY and COMPARE: phases with and without drafts while drafts gain. PAUSE: phases
+// without drafts while drafts do not gain. The first SETTLE passes of a phase do not count.
 enum { TRIAL = 32, TRIAL_MIN = 12, COMPARE = 16, STAY = 512, PAUSE_FIRST = 256, PAUSE_LAST = 8192, SETTLE = 4 };
 
-// Drafts gain if a sequence's tokens per second with drafts exceed its tokens per second without drafts by this factor.
+// Drafts gain if they raise the tokens per second of a sequence by this factor.
 static const double WORTH = 1.02;
 static const double HOPELESS = 0.8; // a phase with drafts below this ratio ends after TRIAL_MIN passes
 
@@ -66,7 +66,8 @@ static const struct draft_times *times_of(const struct draft_cost *cost)
     return &cost->times[cost->phase.is_off];
 }
 
-// Returns the length of drafts. It is at least 1 at the start of a phase, so that costs and acceptance are measured.
+// Returns the length of drafts. The length is at least 1 at the start of a phase, so that costs and acceptance are
+// measured.
 static int length_of(const struct draft_cost *cost)
 {
     const struct draft_times *times = times_of(cost);

@@ -27,8 +27,8 @@ static const struct option options[] = {
      .default_text = ENGINE_STEP_TIMEOUT_S,
      .max = 86400,
      .unit = "s",
-     .help = "longest time of a pass without progress (half a layer), after which the group ends because a rank, a "
-             "device or a link hangs; 0: no limit"},
+     .help = "longest time without progress in a pass; then a rank, a device or a link hangs, and the group ends. "
+             "Each half of a layer is progress; 0: no limit"},
     {.name = "itl-target-ms",
      .type = OPTION_INT,
      .value = &itl_target_ms,
@@ -45,12 +45,13 @@ static enum status check_options(void)
     if (common.max_seqs > common.token_budget) {
         return status_fail(
             STATUS_INVALID,
-            "--max-num-seqs %lld: must be at most --max-num-batched-tokens (%lld), a row for each sequence",
+            "--max-num-seqs %lld: must be at most --max-num-batched-tokens (%lld), because each sequence needs a row",
             (long long)common.max_seqs, (long long)common.token_budget);
     }
     if (common.max_context == 1)
-        return status_fail(STATUS_INVALID,
-                           "--max-model-len 1: must be at least 2, a token of the prompt and one of the answer");
+        return status_fail(
+            STATUS_INVALID,
+            "--max-model-len 1: must be at least 2, for a token of the prompt and a token of the answer");
     return STATUS_OK;
 }
 
@@ -140,7 +141,7 @@ int main(int argc, char **argv)
         .usage =
             "Usage: forepack-worker --model DIR --router HOST:PORT [options]\n" GROUP_USAGE
             "\nA worker group of a Forepack cluster: prefills kept prompt tokens and decodes.\n"
-            "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it at once. SIGHUP looks at changed files.",
+            "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it immediately. SIGHUP reads changed files.",
         .options = options,
         .common = &common,
         .logit_rows = scheduler_logit_rows,

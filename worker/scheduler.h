@@ -34,11 +34,15 @@
 //
 // Drafts: draft rows (sequence.h) follow the last pending row of their sequence, in the pass that completes a prompt or
 // in a decode pass. They get the rows and KV blocks that prompts and other sequences leave. In a decode pass, the
-// number of draft rows is the one with the most tokens per second (draft_pace.h). With PACE_UNLIMITED, all draft tokens
+// number of draft rows is chosen for the most tokens per second (draft_pace.h). With PACE_UNLIMITED, all draft tokens
 // get rows. A draft token is accepted if it equals the token that sampling yields without a draft. So a draft changes
 // no token: it only lets a pass yield several tokens. KV entries of refused draft tokens are overwritten, and never
 // published. A decoding sequence without a draft gets one from prompt lookup, if its request allows it
 // (prompt_lookup.h).
+//
+// Background sequences use what others leave: while there are other sequences, they are paused, which means that they
+// get no rows. They are preempted first. A pass of background sequences has few prompt rows, so that another sequence
+// waits for a short time only.
 //
 // Structured output: the mask of the grammar is applied before sampling. A sequence ends with the token that completes
 // its grammar, without a pass for EOS.
@@ -55,7 +59,7 @@
 struct scheduler;
 
 struct sequence_output {
-    uint64_t id;
+    uint64_t id, bin;                   // as in struct sequence_request
     const struct sampled_token *tokens; // [n_tokens] new tokens
     int n_tokens;
     bool has_logprobs;  // the request wants log-probabilities

@@ -85,7 +85,7 @@ static enum status check_prompt_logprobs(const struct sequence_request *r)
     int n_kept = r->n_tokens - r->n_generated;
     if (r->sampling.prompt_logprobs < 0) return STATUS_OK;
     if (n_kept < r->prompt_tokens)
-        return status_fail(STATUS_INVALID, "prompt_logprobs: %d of %d prompt tokens are pruned, all must be kept",
+        return status_fail(STATUS_INVALID, "prompt_logprobs: %d of %d prompt tokens are pruned: all must be kept",
                            r->prompt_tokens - n_kept, r->prompt_tokens);
     if (r->logprobs_from >= 1 && r->logprobs_from <= n_kept) return STATUS_OK;
     return status_fail(STATUS_INVALID, "prompt_logprobs: from token %d of a prompt of %d tokens: must be from 1 to %d",
@@ -129,11 +129,16 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     TRY(check_request(r, limits));
     struct sequence *s = mem_alloc(sizeof *s);
     s->id = r->id;
+    s->bin = r->bin;
     s->salt = r->salt;
+    s->is_background = r->background;
     s->sampling = r->sampling;
     s->sampling.logit_bias = logit_bias_copy(&r->sampling.logit_bias);
     s->sampling.grammar.text = NULL; // the matcher has the grammar, see sequence_set_matcher()
     s->n_kept = r->n_tokens - r->n_generated;
+    s->rope = limits->rope;
+    s->rope_length = r->prompt_tokens;
+    if (s->rope->type == ROPE_LONGROPE) s->rope_length += r->n_generated;
     s->n_tokens = r->n_tokens;
     s->n_matched = r->n_generated;
     s->next_logprob = r->sampling.prompt_logprobs >= 0 ? r->logprobs_from : s->n_kept;

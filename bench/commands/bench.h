@@ -34,11 +34,11 @@ double thread_cpu_us(void); // CPU time of the calling thread
     {.name = "shape", .type = OPTION_STRING, .value = &(o).shape,                                                      \
      .help = "instead of --model: a config.json; the weights are random"},                               \
     {.name = "load", .type = OPTION_CHOICE, .value = &(o).load, .default_text = "auto", .choices = "auto|dummy",       \
-     .help = "dummy: random weights with --model too, so that its directory needs no checkpoint"},                     \
+     .help = "dummy: random weights with --model too, so its directory needs no checkpoint"},                     \
     {.name = "backend", .type = OPTION_CHOICE, .value = &(o).backend, .default_text = "auto",                          \
      .choices = MODEL_BACKENDS, .help = "auto is cuda if there is a GPU for each rank, else cpu"},                     \
     {.name = "dtype", .type = OPTION_CHOICE, .value = &(o).dtype, .default_text = "auto", .choices = MODEL_DTYPES,     \
-     .help = "type of the weights; auto is the checkpoint's"}
+     .help = "type of the weights; auto: as in the checkpoint"}
 
 // Option rows for timing in rounds; `o` has the fields min_ms and probe_ms.
 #define BENCH_TIMING_OPTION_ROWS(o)                                                                                    \

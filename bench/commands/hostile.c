@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack bench hostile: latency of polite clients of a router without nodes, alone and next to hostile clients
 // (bench/hostile_kinds.h). Polite clients tokenise a short text, which the router answers itself. Each round measures
-// both, so that the ratio holds on a machine with changing speed.
+// both, so that the ratio holds on a machine with changing speed. The last rows are the CPU time of headers.
 #include <sched.h>
 #include <signal.h>
 #include <stdio.h>
@@ -12,6 +12,7 @@
 #include "bench/certificate.h"
 #include "bench/commands/bench.h"
 #include "bench/commands/router_process.h"
+#include "bench/header_cost.h"
 #include "bench/hostile_peers.h"
 #include "bench/http_load.h"
 #include "bench/quantiles.h"
@@ -208,6 +209,18 @@ static enum status target_measure(const struct target *target, json_t *rows)
     return status;
 }
 
+static void headers_measure(json_t *rows)
+{
+    struct header_cost costs[HEADER_COSTS];
+    header_costs_measure(costs);
+    for (int i = 0; i < HEADER_COSTS; i++) {
+        const struct header_cost *c = &costs[i];
+        json_array_append_new(rows, json_pack("{s:s,s:s,s:f}", "protocol", c->protocol, "headers", c->form,
+                                              "cpu_ns_per_byte", c->ns_per_byte));
+        if (!o.json) printf("%-8s headers, %-14s %.3f ns of CPU time per byte\n", c->protocol, c->form, c->ns_per_byte);
+    }
+}
+
 // --- routers
 
 static bool wanted(const char *choice, const char *what)
@@ -254,10 +267,12 @@ static enum status routers_wait(const struct router_process routers[ROUTERS])
 
 int bench_hostile(int argc, char **argv)
 {
-    options_main(options,
-                 "Usage: forepack bench hostile --model DIR [options]\n"
-                 "Latency of polite clients of a router, alone and next to clients that break its limits.",
-                 argc, argv, NULL);
+    options_main(
+        options,
+        "Usage: forepack bench hostile --model DIR [options]\n"
+        "Latency of polite clients of a router, alone and next to clients that break its limits, and CPU time of "
+        "headers.",
+        argc, argv, NULL);
     json_t *rows = json_array();
     struct router_process routers[ROUTERS] = {0};
     struct certificate_files files = {0};
@@ -269,6 +284,7 @@ int bench_hostile(int argc, char **argv)
         if (routers[i].pid > 0) status = router_measure(&routers[i], rows);
     for (int i = 0; i < ROUTERS; i++)
         router_process_stop(&routers[i]);
+    if (status == STATUS_OK) headers_measure(rows);
     certificate_files_remove(&files);
     if (status == STATUS_OK && o.json) bench_print_json(rows);
     int code = status == STATUS_OK ? 0 : report_failure(status);

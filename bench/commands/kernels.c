@@ -26,7 +26,7 @@ static const struct option options[] = {
     {.name = "model", .type = OPTION_STRING, .value = &o.model, .help = "model directory; only its config.json is read"},
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .help = "instead of --model: a config.json"},
     {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "cpu",
-     .choices = "cpu|cuda|reference", .help = "what runs the kernels; reference is slow, the oracle of the other two"},
+     .choices = "cpu|cuda|reference", .help = "backend; reference is the slow oracle of the other backends"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "bf16", .choices = "bf16|f32|int8",
      .help = "type of the weights; attention computes in bf16 with int8 weights"},
     {.name = "threads", .type = OPTION_INT, .value = &o.threads, .default_text = "0", .max = 4096,
@@ -35,8 +35,8 @@ static const struct option options[] = {
     {.name = "rows", .type = OPTION_STRING, .value = &o.m, .default_text = "1,4,16,64,256,512,1024,2048",
      .help = "rows M of the activation, comma-separated"},
     {.name = "prefetch", .type = OPTION_STRING, .value = &o.prefetch, .default_text = "auto",
-     .help = "software prefetch of weights that are read once, on the CPU: auto measures it as a start of a node does; "
-             "none; or the cache and the bytes ahead, such as L1:2048"},
+     .help = "CPU only: software prefetch of weights that are read once: auto measures like a node at its start; "
+             "none; or a cache and a distance in bytes, such as L1:2048"},
     {.name = "onednn", .type = OPTION_BOOL, .value = &o.onednn, .default_text = "true",
      .help = "compare with oneDNN, if it was installed when Forepack was built"},
     {.name = "-Attention"},
@@ -52,7 +52,7 @@ static const struct option options[] = {
     {.name = "context", .type = OPTION_STRING, .value = &o.context, .default_text = "1024", .unit = "tokens",
      .help = "cached tokens of each sequence that decodes, comma-separated; 0 is no decode"},
     {.name = "head-size", .type = OPTION_INT, .value = &o.head_size, .default_text = "0", .max = 1024,
-     .help = "head size instead of the shape's, with as many heads; 0 is the shape's"},
+     .help = "head size to use instead of the head size of the shape, with as many heads; 0: as in the shape"},
     {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto",
      .choices = MODEL_KV_DTYPES, .help = "type of the KV cache; auto is f32 with f32 weights, else bf16"},
     {.name = "-Timing and output"},
@@ -204,7 +204,7 @@ static enum status kernels_open_backend(struct kernels *k)
                                         .n_heads = c->n_heads,
                                         .n_kv_heads = c->n_kv_heads,
                                         .head_size = c->head_size,
-                                        .inv_freq = inv_freq,
+                                        .rope.inv_freq = inv_freq,
                                         .max_rows = k->max_rows,
                                         .max_seqs = 1,
                                         .max_context = k->max_rows,
@@ -399,21 +399,22 @@ static enum status kernels_measure_gemms(struct kernels *k, json_t *rows)
 
 int bench_kernels(int argc, char **argv)
 {
-    options_main(options,
-                 "Usage: forepack bench kernels --model DIR|--shape FILE [--backend cpu|cuda] [--dtype bf16|f32|int8] "
-                 "[--rows 1,256]\n"
-                 "       forepack bench kernels --attention --model DIR|--shape FILE [--prompt-tokens 2048] "
-                 "[--cached-tokens 0] [--batch 1,8] [--context 1024]\n"
-                 "The gemms of one layer alone, compared with the machine probe and with oneDNN, or its attention, "
-                 "compared with the machine probe.",
-                 argc, argv, NULL);
+    options_main(
+        options,
+        "Usage: forepack bench kernels --model DIR|--shape FILE [--backend cpu|cuda] [--dtype bf16|f32|int8] "
+        "[--rows 1,256]\n"
+        "       forepack bench kernels --attention --model DIR|--shape FILE [--prompt-tokens 2048] "
+        "[--cached-tokens 0] [--batch 1,8] [--context 1024]\n"
+        "The gemms of one layer alone, compared with the machine probe and with oneDNN, or the layer's attention, "
+        "compared with the machine probe.",
+        argc, argv, NULL);
     struct kernels k = {.copies = 0};
     json_t *rows = json_array();
     enum status status = STATUS_OK;
     if (!o.model == !o.shape) status = status_fail(STATUS_INVALID, "give exactly one of --model DIR and --shape FILE");
     if (status == STATUS_OK && strcmp(o.prefetch, "auto") != 0 && !stream_prefer(o.prefetch))
         status = status_fail(STATUS_INVALID,
-                             "--prefetch %s: it is not auto and no prefetch that a start measures, "
+                             "--prefetch %s: must be auto or a prefetch that a node measures at its start, "
                              "such as none, L1:2048 and L2:8192",
                              o.prefetch);
     if (status == STATUS_OK) status = model_config_read(o.model ? o.model : o.shape, &k.config);

@@ -8,8 +8,8 @@
 // A help line that starts with a quote refers to a command that has its own man page (deploy/cmake/man_pages.sh).
 static const struct program_command commands[] = {
     {"engine", bench_engine, "prefill, decode and scoring of one model, on the engine directly"},
-    {"kernels", bench_kernels, "the gemms of one layer alone, compared with oneDNN, or its attention"},
-    {"perplexity", bench_perplexity, "the quality that a dtype costs, on your own texts"},
+    {"kernels", bench_kernels, "the gemms or the attention of one layer, compared with oneDNN"},
+    {"perplexity", bench_perplexity, "the perplexity of your own texts with each dtype"},
     {"prefill-quality", bench_quality, "right answers or time to first token, by keep rate"},
     {"documents", bench_documents, "documents with questions whose answers can be checked exactly"},
     {"http", bench_http, "the HTTP server alone: requests, new connections and streams, plain and by TLS"},
@@ -17,8 +17,8 @@ static const struct program_command commands[] = {
     {"prepack", bench_prepack, "prefill time, time to first token and memory of packing policies"},
     {"router", bench_router, "packing time, bins, and CPU time of the router's core per request"},
     {"router-grpc", bench_router_grpc,
-     "latency, throughput and CPU time of a whole router, with a node that answers at once"},
-    {"router-http", bench_router_http, "the same over HTTP, and many server-sent streams at once"},
+     "latency, throughput and CPU time of a whole router, with a node that answers immediately"},
+    {"router-http", bench_router_http, "the same over HTTP, and many concurrent server-sent streams"},
     {"router-page", bench_router_page,
      "CPU time of a router for each open live page, with many nodes and a long queue"},
     {"hostile", bench_hostile, "latency of polite clients of a router, alone and next to many hostile clients"},

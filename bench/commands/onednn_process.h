@@ -19,7 +19,7 @@ struct onednn_process { // starts as zero
     int m; // rows of the next run
 };
 
-// Returns true if the program is installed next to this one.
+// Returns true if the program is installed next to this program.
 bool onednn_is_installed(void);
 // Starts the program. On failure p->pid stays 0.
 void onednn_process_start(struct onednn_process *p, const char *dtype, int threads, int copies,

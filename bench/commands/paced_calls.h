@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls to a router at fixed times, from many threads. Latencies count from the time at which a call was due, so a slow
-// router cannot delay the calls that follow. CPU time is the router process's.
+// router cannot delay the calls that follow. CPU time is the CPU time of the router process.
 #pragma once
 
 #include <jansson.h>

@@ -37,7 +37,7 @@ static const struct option options[] = {
     {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &o.token_budget, .default_text = "2048", .min = 1,
      .max = 1048576, .unit = "tokens", .help = "bin capacity; raised to the longest prompt"},
     {.name = "memory-mib", .type = OPTION_INT, .value = &o.memory_mib, .default_text = "2048", .min = 1, .max = 1e7,
-     .unit = "MiB", .help = "memory limit (KV and activations) for the largest batch; computed, not run"},
+     .unit = "MiB", .help = "compute, without a run, the largest batch whose KV cache and activations fit this memory"},
     {.name = "-Timing and output"},
     {.name = "rounds", .type = OPTION_INT, .value = &o.rounds, .default_text = "1", .min = 1, .max = ROUNDS_MAX,
      .help = "times that every policy runs all prompts"},
@@ -227,7 +227,7 @@ int bench_prepack(int argc, char **argv)
     options_main(options,
                  "Usage: forepack bench prepack --model DIR|--shape FILE --prompts F.jsonl|--lengths F [options]\n"
                  "Time, TTFT and memory of prefilling the same prompts under each packing policy.\n"
-                 "With the policy dataset, completely full bins run too, as its reference.",
+                 "With the policy dataset, completely full bins run too, as a reference.",
                  argc, argv, NULL);
     struct prepack_bench b = {.flags = &o, .rows = json_array()};
     enum status status = prepack_configure(&b);

@@ -29,7 +29,7 @@ static const struct option options[] = {
     {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "auto", .choices = MODEL_BACKENDS,
      .help = "auto is cuda if there is a GPU, else cpu"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "auto",
-     .choices = MODEL_DTYPES, .help = "type of both models' weights; auto is the checkpoint's"},
+     .choices = MODEL_DTYPES, .help = "type of both models' weights; auto: as in the checkpoint"},
     {.name = "threads", .type = OPTION_INT, .value = &o.threads, .default_text = "0", .max = 4096,
      .help = "compute threads; 0 is every core the process may use"},
     {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &o.token_budget, .default_text = "2048", .min = 1,
@@ -43,14 +43,14 @@ static const struct option options[] = {
      .help = "answers: the ranking policies of tokens, comma-separated: importance by the speculator, an oracle (the main "
              "model while it answers the whole prompt), random, positional (first and last tokens)"},
     {.name = "keep-rates", .type = OPTION_STRING, .value = &o.keep_rates, .default_text = "0.7,0.5,0.3,0.1,0.05",
-     .help = "keep rates, comma-separated; compared with everything kept"},
+     .help = "keep rates, comma-separated; compared with all tokens kept"},
     {.name = "quality", .type = OPTION_STRING, .value = &o.qualities,
-     .help = "answers: also the quality contract, with the keep rate that the speculator's calibration chooses for these "
-             "shares of the full-prompt score, comma-separated"},
+     .help = "answers: also measure the keep rates that the speculator's calibration chooses for these qualities: "
+             "shares of the answers that are right with the whole prompt, comma-separated"},
     {.name = "look-aheads", .type = OPTION_STRING, .value = &o.look_aheads, .default_text = "8", .unit = "steps",
      .help = "look-ahead tokens from 1 to 64, comma-separated"},
     {.name = "chunk-tokens", .type = OPTION_STRING, .value = &o.chunk_tokens, .default_text = "auto,32,0", .unit = "tokens",
-     .help = "chunk sizes, comma-separated; auto is spans, 0 is single tokens; policies without a model use the first one"},
+     .help = "chunk sizes, comma-separated; auto is spans, 0 is single tokens; policies without a model use the first size"},
     {.name = "pool-window", .type = OPTION_INT, .value = &o.pool_window, .default_text = "13", .min = 1, .max = 1023,
      .unit = "tokens", .help = "smoothing window: odd width of the average along the prompt"},
     {.name = "tail-tokens", .type = OPTION_INT, .value = &o.tail_tokens, .default_text = "128", .max = 1e9, .unit = "tokens",

@@ -39,7 +39,7 @@ struct quality {
     int n_keep_rates;
     double qualities[BENCH_COUNTS_MAX]; // targets of the quality contract
     int n_qualities;
-    struct calibration *calibration; // the speculator's; NULL: none
+    struct calibration *calibration; // calibration of the speculator; NULL: none
     bool policy[QUALITY_POLICIES];
     struct model_pair *pair;
     struct tokenizer *tokenizer; // NULL for the task ttft

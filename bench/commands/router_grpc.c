@@ -46,12 +46,12 @@ static const struct option options[] = {
     {.name = "connections", .type = OPTION_INT, .value = &o.connections, .default_text = "4", .min = 1, .max = 1000,
      .help = "connections of the clients"},
     {.name = "concurrency", .type = OPTION_INT, .value = &o.concurrency, .default_text = "64", .min = 1, .max = 4096,
-     .help = "most calls at once; more requests wait at the client, and the wait counts"},
+     .help = "limit of concurrent calls; further requests wait at the client, and the wait counts"},
     {.name = "-During a running stream, instead of requests at a rate"},
     {.name = "large-mb", .type = OPTION_INT, .value = &o.large_mb, .default_text = "0", .max = 1024, .unit = "MiB",
      .help = "three chat messages of this size, far over the context"},
     {.name = "at-once", .type = OPTION_INT, .value = &o.at_once, .default_text = "0", .max = 4096, .unit = "requests",
-     .help = "requests of --prompt and --prompt-tokens, all at once"},
+     .help = "requests of --prompt and --prompt-tokens, all sent together"},
     {.name = "-Output"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print a JSON list"},
     {0},
@@ -174,7 +174,7 @@ int bench_router_grpc(int argc, char **argv)
     options_main(
         options,
         "Usage: forepack bench router-grpc --model DIR [--rate 2500,5000 | --large-mb 60 | --at-once 100] [options]\n"
-        "Latency, throughput and CPU time that a router adds, with a node that answers at once.",
+        "Latency, throughput and CPU time that a router adds, with a node that answers immediately.",
         argc, argv, NULL);
     json_t *rows = json_array();
     struct router_process router = {0};

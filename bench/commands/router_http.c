@@ -45,7 +45,7 @@ static const struct option options[] = {
     {.name = "output-tokens", .type = OPTION_INT, .value = &o.output_tokens, .default_text = "1", .min = 1, .max = 1000000,
      .unit = "tokens", .help = "length of the answers"},
     {.name = "concurrency", .type = OPTION_INT, .value = &o.concurrency, .default_text = "64", .min = 1, .max = 4096,
-     .help = "connections, and so the most requests at once; more requests wait at the client, and the wait counts"},
+     .help = "connections, and so concurrent requests; further requests wait at the client, and the wait counts"},
     {.name = "-Streams"},
     {.name = "streams", .type = OPTION_INT, .value = &o.streams, .default_text = "0", .max = 60000,
      .help = "number of server-sent streams, instead of requests at a rate"},

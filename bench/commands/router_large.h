@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Measures a router under load while a stream runs. The load is either chat messages far over the context, which are
-// refused, or many prompts sent at once, which are answered. Reports the time until each is refused or answered, the
+// refused, or many prompts sent together, which are answered. Reports the time until each is refused or answered, the
 // growth of the router's peak memory, and the gaps between the stream's messages.
 #pragma once
 
@@ -9,8 +9,8 @@
 #include "bench/commands/router_process.h"
 
 struct router_large {
-    // Over 0: the load is `calls` messages of this many MiB, each sent after the one before was refused. 0: it is
-    // `calls` prompts, all sent at once.
+    // Over 0: the load is `calls` messages of this many MiB, each sent after the previous message was refused. 0: the
+    // load is `calls` prompts, all sent together.
     int64_t mb;
     int calls;
     struct rpc_bytes (*prompt)(struct rpc_channel *channel); // for mb 0: makes a prompt's message; the caller frees it

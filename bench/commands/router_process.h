@@ -11,7 +11,7 @@
 #include "lib/net/rpc.h"
 
 struct router_process_options {
-    const char *model, *shape; // shape NULL: the model's
+    const char *model, *shape; // shape NULL: the shape of the model
     const char *config;        // the router's configuration file, for options that a benchmark does not set; NULL: none
     const char *log;           // file for the router's log
     int core, n_cores;         // the router may use n_cores cores from `core` on; core -1: any

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread reads all streams by epoll. An event names its token, and the token tells when it was sent.
+// One thread reads all streams by epoll. An event names its token, and the token's number gives the time of sending.
 #include "bench/commands/router_streams.h"
 
 #include <errno.h>
@@ -58,7 +58,7 @@ static void token_count(struct run *run, long token, int64_t now_us)
     if (run->measuring) samples_add(&run->ms, (double)(now_us - sent_us) / 1e3);
 }
 
-// Reads events whole, as the router writes them. An event that is cut in two is not counted.
+// Counts only events that arrive whole, as the router writes them.
 static void stream_read(struct run *run, struct stream *s)
 {
     char bytes[READ_ROOM];

@@ -33,7 +33,7 @@ static const struct option options[] = {
     {.name = "arrivals", .type = OPTION_CHOICE, .value = &o.arrivals, .default_text = "poisson",
      .choices = "poisson|constant", .help = "distribution of the gaps between requests with --qps"},
     {.name = "concurrency", .type = OPTION_STRING, .value = &o.concurrency, .unit = "requests",
-     .help = "closed loop: requests running at once, comma-separated, one level each"},
+     .help = "closed loop: numbers of concurrent requests, comma-separated; each number is one level"},
     {.name = "time-scale", .type = OPTION_REAL, .value = &o.time_scale, .default_text = "1", .min = 1e-6, .max = 1e6,
      .help = "with --trace: factor on the gaps between arrivals; 0.5 doubles the rate"},
     {.name = "requests", .type = OPTION_INT, .value = &o.requests, .default_text = "0", .max = 10000000,

@@ -34,13 +34,13 @@ static const struct option options[] = {
     {.name = "spec", .type = OPTION_STRING, .value = &o.spec, .placeholder = "DIR",
      .help = "directory of the speculator's model (required)"},
     {.name = "prompts", .type = OPTION_STRING, .value = &o.prompts, .placeholder = "FILE",
-     .help = "JSON Lines (required): prompt, token_ids, or messages of a chat, which the main model's chat template "
-             "renders; answer, if the right one is known, else the answer from the full prompt counts as right; task, "
-             "a group in which the loss is bounded, too"},
+     .help = "JSON Lines (required). Each row has prompt, token_ids or messages. It may have answer, the right answer "
+             "(default: the answer from the full prompt), and task, a group of prompts "
+             "for which the loss is bounded separately"},
     {.name = "output", .type = OPTION_STRING, .value = &o.output, .placeholder = "FILE",
-     .help = "default: " CALIBRATION_FILE " in the speculator's directory, where the speculator reads it at its start"},
+     .help = "file to write; default: " CALIBRATION_FILE " in the speculator's directory, which it reads at start"},
     {.name = "max-tokens", .type = OPTION_INT, .value = &o.max_tokens, .default_text = "64", .min = 1, .max = 4096,
-     .unit = "tokens", .help = "longest answer; of longer answers, only this many tokens are compared"},
+     .unit = "tokens", .help = "longest answer; longer answers are cut"},
     {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 0.01, .max = 1,
      .help = "quality of the printed table; the calibration covers every quality"},
     {.name = "-Options that the calibration is for"},
@@ -55,12 +55,12 @@ static const struct option options[] = {
      .unit = "tokens", .help = "tail window, as --tail-tokens of the router"},
     {.name = "pinned-turn-tokens", .type = OPTION_INT, .value = &o.pinned_turn_tokens, .default_text = "256",
      .max = 1048576, .unit = "tokens",
-     .help = "tokens of a chat's last user turn that are always kept, as by the router's option of this name"},
+     .help = "tokens of a chat's last user turn that are always kept, as --pinned-turn-tokens of the router"},
     {.name = "-Running the models"},
     {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "auto", .choices = MODEL_BACKENDS,
      .help = "auto is cuda if there is a GPU, else cpu"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "auto", .choices = MODEL_DTYPES,
-     .help = "type of both models' weights; auto is the checkpoint's"},
+     .help = "type of both models' weights; auto: as in the checkpoint"},
     {.name = "threads", .type = OPTION_INT, .value = &o.threads, .default_text = "0", .max = 4096,
      .help = "compute threads; 0 is every core the process may use"},
     {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &o.token_budget, .default_text = "2048", .min = 1,
@@ -275,20 +275,12 @@ static json_t *measured_json(const struct run *run, const struct calibration *ca
     return json_pack("{s:f,s:o}", "quality", o.quality, "groups", groups);
 }
 
-// Returns the mode of the file: readable for all, less the umask, like the weights next to it.
-static mode_t file_mode(void)
-{
-    mode_t mask = umask(0);
-    umask(mask);
-    return 0666 & ~mask;
-}
-
 // Replaces the file atomically: a speculator that starts meanwhile reads either the old or the new file.
 static enum status file_replace(const char *path, const json_t *object)
 {
     struct new_file file;
     TRY(new_file_open(&file, path));
-    fchmod(file.fd, file_mode());
+    new_file_share(&file); // like the weights next to it
     if (json_dumpfd(object, file.fd, JSON_INDENT(1) | JSON_REAL_PRECISION(17)) == 0) return new_file_commit(&file);
     enum status status = status_fail(STATUS_INTERNAL, "%s", strerror(errno));
     new_file_discard(&file);
@@ -379,11 +371,12 @@ static void run_fini(struct run *run)
 
 int engine_command_calibrate(int argc, char **argv)
 {
-    options_main(options,
-                 "Usage: forepack calibrate --model DIR --spec DIR --prompts FILE [options]\n"
-                 "Measures answers at every keep rate and writes the calibration of a speculator: by it the speculator "
-                 "chooses keep rates for a quality.",
-                 argc, argv, NULL);
+    options_main(
+        options,
+        "Usage: forepack calibrate --model DIR --spec DIR --prompts FILE [options]\n"
+        "Measures answers at every keep rate and writes the calibration of a speculator, by which the speculator "
+        "chooses keep rates for a quality.",
+        argc, argv, NULL);
     struct run run = {.pair = NULL};
     char *path = NULL;
     enum status status = check_flags(&run);

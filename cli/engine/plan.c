@@ -26,7 +26,7 @@ static const struct option options[] = {
     {.name = "model", .type = OPTION_STRING, .value = &o.model, .help = "model directory"},
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .help = "instead of --model: a config.json"},
     {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "auto", .choices = MODEL_DTYPES,
-     .help = "type of weights and arithmetic; auto is the checkpoint's, or bf16 with --shape"},
+     .help = "type of weights and arithmetic; auto: as in the checkpoint, or bf16 with --shape"},
     {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto", .choices = MODEL_KV_DTYPES,
      .help = "type of the KV cache; auto is f32 with f32 weights, else bf16"},
     {.name = "-GPUs"},

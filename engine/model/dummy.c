@@ -44,7 +44,7 @@ static float next_value(uint64_t *state)
     int sum = 0;
     for (int i = 0; i < 4; i++)
         sum += (int)(bits >> 16 * i & 0xffff);
-    const float deviation = 37837; // 2 * 2^16 / sqrt(12)
+    const float deviation = 37837; // deviation of the sum: 2 * 2^16 / sqrt(12)
     return (float)(sum - 2 * 0xffff) * (0.02f / deviation);
 }
 

@@ -16,8 +16,8 @@
 // Returns the tensor for the output of a stage. Each rank computes a partial output of attention or of the MLP. The
 // residual stream is complete on every rank. Rank 0 adds its partial output to its copy of the stream. The other ranks
 // replace their copies by their partial outputs. So the sum over ranks is the new stream. If devices reduce in bf16
-// (m->partial), all ranks store their partial outputs in a separate tensor. The next norm adds the sum of these to the
-// stream, so the stream itself is never rounded or sent.
+// (m->partial), all ranks store their partial outputs in a separate tensor. The next norm adds the sum of these tensors
+// to the stream, so the stream itself is never rounded or sent.
 static struct tensor *output(const struct model *m)
 {
     return m->partial ? m->partial : m->residual;
@@ -349,16 +349,14 @@ static enum status make_buffers(struct model *m)
 
 static enum status open_backend(const struct model_options *options, struct model *m)
 {
-    float *inv_freq = mem_alloc_array((size_t)m->config.head_size / 2, sizeof *inv_freq);
-    model_config_inv_freq(&m->config, inv_freq);
-    m->shape.inv_freq = inv_freq;
+    struct model_rope *rope = model_rope_create(&m->config, &m->shape.rope);
     enum status status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
     if (status == STATUS_UNSUPPORTED && m->dtype == DTYPE_FP8 && strcmp(options->dtype, "auto") == 0) {
         m->dtype = DTYPE_BF16; // this backend or GPU cannot multiply in FP8
         status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
     }
-    m->shape.inv_freq = NULL; // the backend has its own copy
-    free(inv_freq);
+    m->shape.rope = (struct rope_shape){0}; // the backend has its own copy
+    free(rope);
     size_t total;
     if (status == STATUS_OK && m->backend->ops->memory)
         status = m->backend->ops->memory(m->backend, &total, &m->free_at_start);
@@ -375,11 +373,11 @@ static void open_saved(const struct model_options *o, const struct safetensors *
     bool wanted = o->packed_cache && strcmp(o->packed_cache, "off") != 0;
     if (!wanted || !st || !m->backend->ops->packed_cache_open) return;
     const char *folder = strcmp(o->packed_cache, "auto") == 0 ? o->dir : o->packed_cache;
-    char *path = mem_format("%s/forepack-%016llx-%s-rank%dof%d", folder, (unsigned long long)m->fingerprint,
-                            dtype_name(m->dtype), m->comm->rank, m->comm->size);
+    m->packed_path = mem_format("%s/forepack-%016llx-%s-rank%dof%d", folder, (unsigned long long)m->fingerprint,
+                                dtype_name(m->dtype), m->comm->rank, m->comm->size);
     uint64_t part = (uint64_t)m->dtype << 40 | (uint64_t)m->comm->size << 20 | (uint64_t)m->comm->rank;
-    m->saved = m->backend->ops->packed_cache_open(m->backend, path, safetensors_stamp(st, m->fingerprint ^ part));
-    free(path);
+    m->saved =
+        m->backend->ops->packed_cache_open(m->backend, m->packed_path, safetensors_stamp(st, m->fingerprint ^ part));
 }
 
 static enum status open_with(const struct model_options *options, const struct safetensors *st, struct model *m)
@@ -431,6 +429,7 @@ void model_close(struct model *m)
     free(m->host_importance);
     free(m->host_sampled);
     free(m->host_tokens);
+    free(m->packed_path);
     free(m);
 }
 
@@ -482,6 +481,16 @@ int model_host_threads(const struct model *m)
 struct host_cores model_host_cores(const struct model *m)
 {
     return m->backend->ops->host_cores ? m->backend->ops->host_cores(m->backend) : (struct host_cores){"", ""};
+}
+
+const char *model_packed_path(const struct model *m)
+{
+    return m->packed_path;
+}
+
+uint64_t model_machine(const struct model *m)
+{
+    return m->backend->ops->machine ? m->backend->ops->machine(m->backend) : 0;
 }
 
 void model_run_on_host(struct model *m, void (*fn)(void *arg, int item, int thread), void *arg, int n_items)

@@ -95,6 +95,12 @@ double model_last_layer_share(const struct model *m);
 // Returns true if the backend samples tokens: batches may then have `sampling`.
 bool model_samples(const struct model *m);
 
+// Returns the path of this rank's packed weights without its ending; names of other files may be appended. NULL
+// if no packed weights are kept. Owned by the model.
+const char *model_packed_path(const struct model *m);
+// Returns a key of the machine and of the way in which this rank uses it, see backend_ops.machine.
+uint64_t model_machine(const struct model *m);
+
 // Runs fn(arg, item, thread) once for each item of [0, n_items) and returns when all calls have returned. Uses the
 // threads of the CPU backend, else the calling thread. `thread` is in [0, model_host_threads()). Call it only between
 // passes.

@@ -93,11 +93,14 @@ enum status cpu_attention_create(struct cpu *cpu)
 void cpu_attention_prefault(struct cpu *cpu)
 {
     const size_t threads = (size_t)cpu->threads, slots = (size_t)cpu->max_slots;
+    size_t mapped_bytes;
+    void *mapped = packed_cache_map(cpu->packed_cache, &mapped_bytes);
     const struct prefault_range ranges[] = {
-        {cpu->attend_scratch, threads * cpu->attend_scratch_floats * sizeof *cpu->attend_scratch, 1},
-        {cpu->importance, threads * cpu->importance_capacity * sizeof *cpu->importance, 1},
-        {cpu->partials, slots * (size_t)cpu->shape.n_kv_heads * cpu->partial_floats * sizeof *cpu->partials, 1},
-        {cpu->kv, cpu->kv_layer_bytes, cpu->shape.n_layers},
+        {cpu->attend_scratch, threads * cpu->attend_scratch_floats * sizeof *cpu->attend_scratch, 1, false},
+        {cpu->importance, threads * cpu->importance_capacity * sizeof *cpu->importance, 1, false},
+        {cpu->partials, slots * (size_t)cpu->shape.n_kv_heads * cpu->partial_floats * sizeof *cpu->partials, 1, false},
+        {mapped, mapped_bytes, 1, true},
+        {cpu->kv, cpu->kv_layer_bytes, cpu->shape.n_layers, false},
     };
     cpu->prefault = prefault_start(ranges, sizeof ranges / sizeof ranges[0]);
 }
@@ -257,7 +260,8 @@ static void row_rotate(const struct attention *a, int row)
     const struct cpu *cpu = a->cpu;
     int d = cpu->shape.head_size, n_heads = cpu->shape.n_heads, n_kv_heads = cpu->shape.n_kv_heads;
     float *q = cpu_row(a->qkv, row);
-    const float *cos_sin = cpu->cos_sin + (size_t)row * (size_t)d;
+    const int at = rope_layer_rotates(&cpu->shape.rope, a->layer) ? row : cpu->shape.max_rows;
+    const float *cos_sin = cpu->cos_sin + (size_t)at * (size_t)d;
     for (int h = 0; h < n_heads + n_kv_heads; h++)
         head_rotate(a, q + h * d, h < n_heads ? a->q_gain : a->k_gain, cos_sin);
 }

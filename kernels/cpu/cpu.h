@@ -81,7 +81,7 @@ struct split_row {
 
 struct cpu {
     struct backend base;
-    struct backend_shape shape; // inv_freq is a copy owned here
+    struct backend_shape shape; // the arrays of RoPE are copies owned here
     const struct cpu_isa *isa;
     enum gemm_type gemm_type; // contents of the words of matrices
     bool bf16;                // activations, embeddings, K and V are bf16, else f32
@@ -91,8 +91,9 @@ struct cpu {
     struct stream_prefetch prefetch; // for weights that are read once
 
     // The current pass, set by begin.
-    struct ragged_batch batch;   // the caller owns its arrays
-    float *cos_sin;              // [max_rows][D]: D/2 cosines, then D/2 sines, of the row's position
+    struct ragged_batch batch; // the caller owns its arrays
+    // [max_rows + 1][D]: D/2 cosines, then D/2 sines, of the row's position. The last row is for layers without RoPE.
+    float *cos_sin;
     int *row_sequence;           // [max_rows]
     bool *has_logits;            // [max_rows] all false between two calls of cpu_attention_begin
     struct row_tile *tiles;      // [max_rows + max_slots] the most expensive first
@@ -115,7 +116,7 @@ struct cpu {
     float *partials; // [max_slots][Hkv][partial_floats]; the slots of one split row are [Hkv][segments]
     size_t partial_floats;
     int max_slots;
-    struct prefault *prefault; // brings the KV cache and attention's buffers into RAM; NULL until weights are loaded
+    struct prefault *prefault; // see cpu_attention_prefault(); NULL until weights are loaded
 
     // int8: the current gemm's x in the words that the kernel reads. Sized for the largest ACTIVATION.
     char *packed_x;   // [rows][cpu_packed_row_bytes()], or the same in tiles
@@ -234,7 +235,7 @@ enum status cpu_linear(struct backend *b, struct tensor *out, const struct tenso
 // attention.c
 // Allocates memory for the KV cache and attention. After a failure cpu_attention_free releases what was allocated.
 enum status cpu_attention_create(struct cpu *cpu);
-// Starts to bring that memory into RAM. Call once, after the weights are loaded; cpu_close stops it.
+// Starts to bring that memory and mapped weights into RAM. Call once, after the weights are loaded; cpu_close stops it.
 void cpu_attention_prefault(struct cpu *cpu);
 void cpu_attention_free(struct cpu *cpu);
 void cpu_attention_begin(struct cpu *cpu); // cuts the batch into tiles and clears the importance maxima

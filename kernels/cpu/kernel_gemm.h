@@ -71,8 +71,8 @@ INLINE void stream_prefetch_word(const uint32_t *from, struct stream_prefetch ah
     }
 }
 
-// Where the levels multiply bf16 as f32, a tile widens x once for all its columns: broadcasts from memory are loads,
-// while widening each word in registers would compete with the multiply-adds.
+// Levels without bf16 instructions multiply bf16 as f32. A tile then widens x once for all its columns: broadcasts from
+// memory are loads, while widening each word in registers would compete with the multiply-adds.
 #if defined(__AVX512BF16__)
 enum { WIDENS_BF16 = 0 };
 #else

@@ -131,6 +131,12 @@ bool packed_cache_hit(const struct packed_cache *s)
     return s->map != NULL;
 }
 
+void *packed_cache_map(const struct packed_cache *s, size_t *bytes_p)
+{
+    *bytes_p = s && s->map ? s->map_bytes : 0;
+    return s ? s->map : NULL;
+}
+
 void packed_cache_close(struct packed_cache *s)
 {
     if (!s) return;
@@ -240,15 +246,6 @@ static struct header *header_create(const struct packed_cache *s, const struct p
     return header;
 }
 
-// Returns a file mode that lets other users map the file if the umask allows it. The umask can be read only by changing
-// it for a moment. No thread creates files meanwhile: such threads start after models are opened.
-static mode_t shared_mode(void)
-{
-    mode_t mask = umask(0);
-    umask(mask);
-    return 0644 & ~mask;
-}
-
 static bool write_file(int fd, const struct header *header, const struct packed_weight *weights, int n)
 {
     const struct entry *entry = (const struct entry *)(header + 1);
@@ -256,7 +253,7 @@ static bool write_file(int fd, const struct header *header, const struct packed_
     for (int w = 0; w < n; w++)
         for (int i = 0; i < weights[w].n && ok; i++, entry++)
             ok = write_all(fd, weights[w].arrays[i].data, entry->bytes, entry->at);
-    return ok && ftruncate(fd, (off_t)header->file_bytes) == 0 && fchmod(fd, shared_mode()) == 0;
+    return ok && ftruncate(fd, (off_t)header->file_bytes) == 0;
 }
 
 void packed_cache_write(struct packed_cache *s, const struct packed_weight *weights, int n)
@@ -268,6 +265,7 @@ void packed_cache_write(struct packed_cache *s, const struct packed_weight *weig
     new_file_remove_leftovers(s->path); // a killed start leaves a file as large as the weights
     enum status status = new_file_open(&file, s->path);
     if (status == STATUS_OK && write_file(file.fd, header, weights, n)) {
+        new_file_share(&file); // threads that create files start after models are opened
         status = new_file_commit(&file);
     } else if (status == STATUS_OK) {
         status = status_fail(STATUS_INVALID, "%s", strerror(errno));

@@ -33,6 +33,8 @@ struct packed_array {
 struct packed_cache *packed_cache_open(const char *path, const char *layout, uint64_t key);
 bool packed_cache_hit(const struct packed_cache *cache); // the file matched
 void packed_cache_close(struct packed_cache *cache);     // unmaps the arrays; NULL is fine
+// Returns the mapped file [*bytes_p], or NULL if there is none. NULL is fine.
+void *packed_cache_map(const struct packed_cache *cache, size_t *bytes_p);
 
 // Sets the data pointers of the next weight's arrays, whose sizes the caller has set. Returns false if the file lacks
 // this weight and all later weights.

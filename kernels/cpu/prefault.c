@@ -30,6 +30,12 @@ __attribute__((no_sanitize("thread"))) static void pages_touch(char *from, const
         __atomic_fetch_or(from, 0, __ATOMIC_RELAXED);
 }
 
+static void pages_read(const char *from, const char *end)
+{
+    for (; from < end; from += SMALL_PAGE_BYTES)
+        (void)*(const volatile char *)from;
+}
+
 // Touches the pages of a range. Returns false if the thread has been told to stop.
 static bool range_touch(const struct prefault *p, const struct prefault_range *range)
 {
@@ -38,7 +44,10 @@ static bool range_touch(const struct prefault *p, const struct prefault_range *r
         for (int i = 0; i < range->regions; i++) {
             if (atomic_load(&p->stop)) return false;
             char *from = (char *)range->start + (size_t)i * range->bytes + at;
-            pages_touch(from, from + bytes);
+            if (range->read_only)
+                pages_read(from, from + bytes);
+            else
+                pages_touch(from, from + bytes);
         }
     }
     return true;

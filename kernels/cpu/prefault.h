@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Brings memory into RAM before its first use, on a thread of the lowest priority.
 //
-// The kernel clears a page at its first touch. Clearing a huge page can take milliseconds, which would add to a
+// The kernel clears or maps a page at its first touch. Clearing a huge page can take milliseconds, which would add to a
 // prompt's time to first token. The contents of memory do not change, so other threads may read and write meanwhile.
 #pragma once
 
+#include <stdbool.h>
 #include <stddef.h>
 
 // A range of `regions` regions, one after another, each `bytes` long. The first pages of all regions come first, then
@@ -13,6 +14,7 @@ struct prefault_range {
     void *start;
     size_t bytes;
     int regions;
+    bool read_only; // pages of a file: they are read, and cannot be written
 };
 
 struct prefault;

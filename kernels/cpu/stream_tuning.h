@@ -27,8 +27,7 @@ void cpu_stream_tune(struct cpu *cpu);
 // Does the same, but also measures weights below 128 MiB, and always logs the choice. Returns false, with cpu->prefetch
 // unchanged, if there is too little to measure.
 bool cpu_stream_measure(struct cpu *cpu);
-// Returns the key under which the packed weight cache keeps a choice: CPU model, instruction set level and number of
-// threads.
+// Returns the key under which the packed weight cache keeps a choice, see backend_ops.machine.
 uint64_t stream_machine(const struct cpu *cpu);
 
 // For benchmarks. A name is "none" or "L1:2048", the target and the bytes ahead.

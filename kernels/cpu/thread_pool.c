@@ -96,7 +96,7 @@ static int64_t now_ns(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-// Spins until *word differs from `seen`. Returns false after SPIN_NS, or at once in a pool that does not spin.
+// Spins until *word differs from `seen`. Returns false after SPIN_NS, or immediately in a pool that does not spin.
 static bool spin_until_changed(const struct thread_pool *pool, _Atomic uint32_t *word, uint32_t seen)
 {
     int64_t end = pool->spins ? now_ns() + SPIN_NS : 0;

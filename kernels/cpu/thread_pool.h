@@ -37,7 +37,7 @@ enum thread_pool_order {
 };
 
 // Opens a pool. `threads` >= 1 includes the caller. cores [threads] has the core of each thread, the caller first. If
-// it is NULL, or there is one thread, no thread is bound. A pool that does not `spin` sleeps at once when it has to
+// it is NULL, or there is one thread, no thread is bound. A pool that does not `spin` sleeps immediately when it has to
 // wait: spinning would use up a quota of CPU time. Returns STATUS_EXHAUSTED if the system cannot create a thread.
 enum status thread_pool_open(int threads, const int *cores, bool spins, struct thread_pool **pool_p);
 void thread_pool_close(struct thread_pool *pool); // NULL is fine; no run may be in progress

@@ -170,7 +170,8 @@ template <class P> static __global__ void __launch_bounds__(THREADS, 1) gemm_str
     for (int tile = (int)blockIdx.x; tile < steps.tiles; tile += (int)gridDim.x) {
         float sum[P::TILES][P::GROUPS][4] = {};
         for (int step = steps.first; step < steps.end; step++) {
-            copy_async_wait<P::STAGES - 2>(); // the lane's own copies for this step; it has read those at `next`
+            // Waits for the lane's copies for this step. The lane has read the copies at `next`.
+            copy_async_wait<P::STAGES - 2>();
             unsigned char *to = shared + next * P::STEP_BYTES;
             if (steps.exists(ahead)) copy_weight<P>(to, &a, ahead), copy_rows<P>(to, &a, ahead);
             copy_async_commit();

@@ -29,7 +29,7 @@ HOST_DEVICE static inline int geometry_splits(int n)
 }
 
 // Returns true if prefill attention uses wgmma (attention_wgmma.cu) on a GPU of compute capability major.x. All rows on
-// a device must use the same kernel, since the kernel with wgmma and the one without sum in different orders.
+// a device must use the same kernel, since the kernels with and without wgmma sum in different orders.
 static inline bool geometry_wgmma(int major, const struct kv_cache *kv)
 {
 #ifdef FOREPACK_NO_WGMMA

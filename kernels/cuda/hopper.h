@@ -6,9 +6,9 @@
 // wgmma: the four warps of an aligned group of 128 threads compute C [64 x N] += A [64 x 16] B [16 x N], N = 64 or 128.
 // Warp w has rows 16 w to 16 w + 15 of C. Its lanes hold C as N / 8 fragments C of ptx.h, one after another, and A in
 // registers as fragment A of ptx.h. In shared memory every row has 64 bf16 (128 bytes). Rows of A, and of B for keys,
-// run along the sum dimension: a product uses 16 of the 64. Rows of B for values run along N: each of the 16 has a row
-// of 64 columns, and the rows of the next 64 columns begin `apart` bytes later. The 16-byte chunks of a row are
-// permuted, as TMA writes them: chunk i of row r is at i ^ (r % 8).
+// run along the sum dimension: a product uses 16 of the 64 values. Rows of B for values run along N: each of the 16
+// terms of the sum has a row of 64 columns, and the rows of the next 64 columns begin `apart` bytes later. The 16-byte
+// chunks of a row are permuted, as TMA writes them: chunk i of row r is at i ^ (r % 8).
 #pragma once
 
 #include "kernels/cuda/ptx.h"
@@ -136,7 +136,7 @@ template <int PENDING, int N> static __device__ __forceinline__ void wgmma_wait(
         asm volatile("" : "+f"(c[i])::"memory");
 }
 
-// Computes c += A B with A and B in shared memory, both as rows of the 16. If `add` is false, c = A B.
+// Computes c += A B with A and B in shared memory, whose rows run along the sum dimension. If `add` is false, c = A B.
 // Asynchronous: until wgmma_wait, c must not be used, and shared memory must not change.
 static __device__ __forceinline__ void wgmma_shared(float (&c)[32], uint64_t a, uint64_t b, bool add)
 {

@@ -174,7 +174,7 @@ static int core_threads(const struct choosing *c, int i)
     return c->load[c->places[i].number].alike + c->load[c->places[i].number].others;
 }
 
-// Returns the number of threads on the physical core of place i: those of other pools and the chosen ones.
+// Returns the number of threads on the physical core of place i: threads of other pools and chosen threads.
 static int physical_threads(const struct choosing *c, int i)
 {
     int threads = 0, first = i, last = i;
@@ -206,8 +206,8 @@ static void cost_raise(struct cost *cost, const struct cost *other)
     if (other->physical > cost->physical) cost->physical = other->physical;
 }
 
-// Marks the n best places of a node (-1: of all nodes) as chosen. Returns the cost of the worst one of them, or false
-// if the node has fewer places.
+// Marks the n best places of a node (-1: of all nodes) as chosen. Returns the cost of the worst of these places, or
+// false if the node has fewer places.
 static bool node_choose(struct choosing *c, int node, int n, struct cost *cost)
 {
     *cost = (struct cost){0};
@@ -230,8 +230,8 @@ static bool node_choose(struct choosing *c, int node, int n, struct cost *cost)
     return true;
 }
 
-// Returns the node whose n best places cost least, or -1 if the best places of all nodes cost less than those of any
-// single node.
+// Returns the node whose n best places cost least, or -1 if the best places of all nodes cost less than the places of
+// any single node.
 static int best_node(struct choosing *c, int n)
 {
     struct cost least, cost;
@@ -247,7 +247,8 @@ static int best_node(struct choosing *c, int n)
     return best;
 }
 
-// Copies the chosen cores. The first one has the fewest first threads; the others follow in the order of the machine.
+// Copies the chosen cores. First comes the core with the fewest first threads; the other cores follow in the order of
+// the machine.
 static void chosen_copy(const struct choosing *c, int n, int *chosen)
 {
     int cores[CPU_SETSIZE], k = 0, first = 0;

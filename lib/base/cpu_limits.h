@@ -13,11 +13,12 @@ extern const char *cpu_limits_root; // put before paths in /proc and /sys; "" ex
 // Returns STATUS_INVALID if the text is not a list, or if it names a core that the process may not use.
 enum status cpu_limits_restrict(const char *list);
 
-// Returns the CPU time per time that the cgroups of this process allow, such as 1.5, or 0 if there is no quota.
+// Returns the seconds of CPU time per second that the cgroups of this process allow, such as 1.5. Returns 0 if there is
+// no quota.
 double cpu_limits_quota(void);
 
-// Returns how many threads of a process can compute at once if equal processes share the affinity mask and the quota:
-// its part of the cores, or of the quota's whole cores if that is less. At least 1.
+// Returns how many threads of a process can compute at the same time if equal processes share the affinity mask and the
+// quota: its part of the cores, or of the quota's whole cores if that is less. At least 1.
 int cpu_limits_threads(int mask_processes, int quota_processes);
 
 // Writes what limits the cores and the time: "--cpus", "cpuset" or "affinity mask", and "quota 1.5". The text is empty

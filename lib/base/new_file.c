@@ -83,6 +83,13 @@ enum status new_file_open(struct new_file *file, const char *path)
     return STATUS_OK;
 }
 
+void new_file_share(const struct new_file *file)
+{
+    const mode_t mask = umask(0);
+    umask(mask);
+    fchmod(file->fd, 0644 & ~mask);
+}
+
 static void new_file_end(struct new_file *file)
 {
     close(file->fd);

@@ -23,6 +23,10 @@ struct new_file {
 // if every user may replace files in the folder. After a failure do not call new_file_discard().
 enum status new_file_open(struct new_file *file, const char *path);
 
+// Lets other users read the file, if the umask allows it. The umask can be read only by changing it for a moment, so no
+// other thread may create files meanwhile.
+void new_file_share(const struct new_file *file);
+
 // Syncs the file, renames it to `path` and syncs the folder. Closes `file` in any case. After INVALID, `path` is
 // unchanged.
 enum status new_file_commit(struct new_file *file);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What an operator allows clients to do with pruning and drafts, as text in the key file and in options. A rule limits
+// Rules of an operator for pruning and drafts, as text in the key file and in options. A rule limits
 // the options of a request; lib/text/prefill_limit.h applies it.
 //
 //   any                     no limit

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lib/base/ssl_bio.h"
 
+#include <errno.h>
 #include <pthread.h>
 
 static long bio_control(BIO *bio, int command, long number, void *pointer)
@@ -16,7 +17,6 @@ static BIO_METHOD *method_create(const struct ssl_bio_kind *kind)
     BIO_meth_set_read(method, kind->read);
     BIO_meth_set_write(method, kind->write);
     BIO_meth_set_ctrl(method, bio_control);
-    BIO_meth_set_destroy(method, kind->destroy);
     return method;
 }
 
@@ -39,4 +39,12 @@ bool ssl_bio_attach(struct ssl_bio_kind *kind, SSL *ssl, void *connection)
     BIO_set_init(bio, 1);
     SSL_set_bio(ssl, bio, bio); // takes ownership
     return true;
+}
+
+int ssl_bio_result(BIO *bio, ssize_t n, int retry)
+{
+    BIO_clear_retry_flags(bio);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_flags(bio, retry | BIO_FLAGS_SHOULD_RETRY);
+    if (n == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
+    return (int)n;
 }

@@ -11,9 +11,12 @@
 struct ssl_bio_kind {
     int (*read)(BIO *bio, char *to, int size);
     int (*write)(BIO *bio, const char *bytes, int size);
-    int (*destroy)(BIO *bio); // NULL: nothing is owned
-    BIO_METHOD *method;       // made by the first ssl_bio_attach(); lives as long as the process
+    BIO_METHOD *method; // made by the first ssl_bio_attach(); lives as long as the process
 };
 
-// Makes `ssl` read and write over `connection`. Returns false if there is no memory.
+// Makes `ssl` read and write over `connection`, in place of an earlier connection. Returns false if there is no memory.
 bool ssl_bio_attach(struct ssl_bio_kind *kind, SSL *ssl, void *connection);
+
+// Returns the result of a `read` or `write` whose system call returned `n`. `retry` is BIO_FLAGS_READ or
+// BIO_FLAGS_WRITE.
+int ssl_bio_result(BIO *bio, ssize_t n, int retry);

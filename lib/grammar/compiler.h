@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Compiles grammars on a separate thread, so that passes do not wait for a compilation. Grammars are compiled in order
-// of arrival. A grammar is compiled once for all jobs that wait for an equal one at its end, and each job gets a
-// matcher of its own.
+// of arrival. If several waiting jobs have equal grammars, the grammar is compiled once, and each job gets a
+// separate matcher.
 //
 // Owned by one thread, which calls all functions.
 #pragma once

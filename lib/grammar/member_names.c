@@ -56,7 +56,7 @@ static void property_restrict(json_t *schema, const char *name, json_t *by)
     json_object_set_new(properties, name, own ? json_pack("{s:[O,O]}", "allOf", own, by) : json_deep_copy(by));
 }
 
-// Moves the schema of a pattern, which matches only taken names, to those names that it matches.
+// Moves the schema of a pattern that matches only taken names to the matched names.
 static void pattern_move(struct settling *s, json_t *schema, json_t *taken, const char *pattern, json_t *by)
 {
     const char *name;

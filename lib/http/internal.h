@@ -14,6 +14,7 @@
 #include "lib/base/address.h"
 #include "lib/base/address_counts.h"
 #include "lib/base/forwarded.h"
+#include "lib/base/handshakes.h"
 #include "lib/base/peer_budget.h"
 #include "lib/base/tls_server.h"
 #include "lib/http/buffer.h"
@@ -40,12 +41,13 @@ enum connection_state { HTTP_HANDSHAKE, HTTP_HEAD, HTTP_BODY, HTTP_HANDLING, HTT
 
 struct connection {
     struct http_loop *loop;
-    struct connection *next, **link;           // in the loop's list of connections
-    struct connection *next_ready;             // links the loop's list of ready connections, later that of dead ones
+    struct connection *next, **link; // in the loop's list of connections
+    struct connection *next_ready;   // links the loop's list of ready connections, later its list of dead connections
     struct connection *less_idle, **idle_link; // list of idle connections; idle_link NULL: not in the list
     struct http_timer timer;
     int64_t opened_us;
-    SSL *ssl; // NULL: plain
+    struct handshake handshake; // with TLS, in the state HTTP_HANDSHAKE
+    SSL *ssl;                   // NULL: plain, or in the handshake
     struct http_exchange *exchange;
     struct http_buffer in;     // bytes of the next request, not yet parsed
     struct http_buffer tls_in; // bytes read from the socket that OpenSSL has not asked for
@@ -69,20 +71,19 @@ struct connection {
     // room, or a write waits until it has bytes. An incomplete handshake message, such as a new key, blocks both
     // directions.
     bool read_awaits_room, write_awaits_bytes;
-    bool shaking;          // its handshake is counted in loop->handshaking
-    bool awaits_handshake; // waits until another connection of its address ends its handshake
-    bool drained;          // TLS: the socket has no bytes until the next event
-    bool peer_closed;      // the client has closed its sending side
-    bool broken;           // the socket has failed
-    bool is_ready;         // in the list of ready connections
-    bool head_started;     // bytes of the head have arrived
-    bool served;           // the current request is not the first
-    bool answered;         // the whole response is in `out`
-    bool close_after;      // the connection closes after the response
-    bool unfed;            // `in` has not been parsed since the last response
-    bool is_head;          // the request's method is HEAD
-    bool body_received;    // the whole encoded body has arrived
-    bool proxied;          // the client is a trusted proxy
+    bool drained;       // TLS: the socket has no bytes until the next event
+    bool peer_closed;   // the client has closed its sending side
+    bool broken;        // the socket has failed
+    bool body_waits;    // the body is not read, because the handler has not taken enough bytes
+    bool is_ready;      // in the list of ready connections
+    bool head_started;  // bytes of the head have arrived
+    bool served;        // the current request is not the first
+    bool answered;      // the whole response is in `out`
+    bool close_after;   // the connection closes after the response
+    bool unfed;         // `in` has not been parsed since the last response
+    bool is_head;       // the request's method is HEAD
+    bool body_received; // the whole encoded body has arrived
+    bool proxied;       // the client is a trusted proxy
 };
 
 struct http_exchange {
@@ -99,10 +100,12 @@ struct http_exchange {
     bool complete;                     // the whole request was received, so the connection can serve another one
     bool close;                        // the response tells the client that the connection closes
     size_t body_charge;                // bytes counted in server->body_bytes
+    atomic_size_t untaken;             // bytes given to on_body that the handler has not taken
     struct http_exchange *next_queued; // guarded by the loop's lock
     atomic_size_t unread;              // bytes in `out` here and in the connection
     char *body;                        // [body_size + 1] owned; written by the loop until on_request
     size_t body_size, body_capacity;
+    uint64_t received;             // bytes of the body so far, after decoding; used only by the loop
     struct http_loop *loop;        // valid until closed
     struct connection *connection; // used only by the loop; NULL once closed
     const struct http_route *route;
@@ -110,6 +113,9 @@ struct http_exchange {
     bool client_counted;    // the client's address counts this request as a connection
     bool notify;            // a handler was called, so on_close must be called
     void *context, *user;
+    void (*respond)(void *arg, int status, const char *body,
+                    size_t size); // see struct http_local; NULL: a connection's
+    void *respond_arg;
     struct http_head head;
     char texts[]; // of the head
 };
@@ -120,15 +126,13 @@ struct http_loop {
     int epoll_fd, event_fd;
     int spare_fd; // freed to accept and refuse a connection when the process has no descriptor left; -1: none
     bool listening;
-    int64_t now_us, listen_again_us;    // listen_again_us: end of a pause in listening; INT64_MAX: no pause
-    struct address_counts *handshaking; // counts handshakes, at most one per address; NULL: no bound
-    int n_awaiting;                     // connections with awaits_handshake
+    int64_t now_us, listen_again_us; // listen_again_us: end of a pause in listening; INT64_MAX: no pause
+    struct handshakes *handshakes;   // NULL: no TLS
     struct http_timers timers;
     struct connection *connections, *ready, *dead;
-    struct connection *shaking, **shaking_end; // connections with events of their handshake, oldest first
-    struct connection *idle, **idle_end;       // connections that await the first byte of a request, longest idle first
-    char *in;                                  // [HTTP_IN_BYTES]
-    char *texts;                               // [HTTP_TEXT_ROOM(max_head_bytes)]
+    struct connection *idle, **idle_end; // connections that await the first byte of a request, longest idle first
+    char *in;                            // [HTTP_IN_BYTES]
+    char *texts;                         // [HTTP_TEXT_ROOM(max_head_bytes)]
     char *tls_in; // [HTTP_IN_BYTES] TLS bytes of the connection that the loop handles; NULL: no TLS
     size_t tls_from, tls_to;
     pthread_mutex_t lock; // guards the queue
@@ -156,13 +160,15 @@ struct http_server {
 // --- loop.c
 enum status http_loop_open(struct http_loop *loop, struct http_server *server);
 void http_loop_wake(struct http_loop *loop);
-void http_loop_close(struct http_loop *loop);                          // call it when server->closing is set
-void http_loop_queue(struct http_loop *loop, struct http_exchange *x); // takes a reference
-void http_loop_ready(struct http_loop *loop, struct connection *c);    // c has another turn soon
-void http_loop_bury(struct http_loop *loop, struct connection *c);     // c is freed after this batch of events
+void http_loop_close(struct http_loop *loop);                             // call it when server->closing is set
+void http_loop_queue(struct http_loop *loop, struct http_exchange *x);    // takes a reference
+void http_loop_ready(struct http_loop *loop, struct connection *c);       // c has another turn soon
+void http_loop_count_refused(struct http_loop *loop, const char *reason); // counts and logs a refused connection
+void http_loop_bury(struct http_loop *loop, struct connection *c);        // c is freed after this batch of events
 
 // --- connection.c
 void connection_open(struct http_loop *loop, int fd, const struct sockaddr_in6 *address, bool proxied);
+void connection_shaken(struct connection *c); // its handshake has ended
 void connection_event(struct connection *c, uint32_t events);
 void connection_turn(struct connection *c);
 void connection_expire(struct connection *c);
@@ -173,12 +179,12 @@ void connection_prove(struct connection *c); // the client has shown a key
 enum { HTTP_AGAIN = -1, HTTP_BROKEN = -2 };
 ssize_t socket_read(struct connection *c, char *bytes, size_t size); // 0: the client has closed its sending side
 ssize_t socket_write(struct connection *c, const char *bytes, size_t size);
-int socket_handshake(struct connection *c); // 0: done
-void socket_shutdown(struct connection *c); // shuts the sending side
+void socket_refuse_handshake(struct connection *c); // logs a failed handshake, and tells a client without TLS
+void socket_shutdown(struct connection *c);         // shuts the sending side
 void socket_close(struct connection *c, bool reset);
 
 // --- tls_bio.c
-SSL *tls_bio_accept(struct connection *c);      // for a handshake; the caller SSL_free()s it; NULL: no memory
+bool tls_bio_attach(struct connection *c);      // to c->ssl; false: no memory
 bool tls_bio_empty(const struct connection *c); // true if no bytes come until the socket's next event
 void tls_bio_end_turn(struct connection *c);    // call it before another connection has its turn
 
@@ -186,6 +192,8 @@ void tls_bio_end_turn(struct connection *c);    // call it before another connec
 struct http_exchange *exchange_create(struct connection *c, const struct http_head *head, const char *texts);
 void exchange_set_complete(struct http_exchange *x, bool *started_p);
 bool exchange_is_started(struct http_exchange *x);
+// Counts bytes of the body that the handler gets next.
+void exchange_charge_body(struct http_exchange *x, size_t size);
 // Moves the header lines that on_head added to `extra`.
 void exchange_take_headers(struct http_exchange *x, struct http_buffer *extra);
 // Moves the response bytes so far to the connection. Returns false if the exchange was abandoned.

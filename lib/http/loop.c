@@ -74,31 +74,16 @@ void http_loop_ready(struct http_loop *loop, struct connection *c)
 {
     if (c->is_ready) return;
     c->is_ready = true;
-    if (c->state == HTTP_HANDSHAKE) {
-        c->next_ready = NULL;
-        *loop->shaking_end = c;
-        loop->shaking_end = &c->next_ready;
-    } else {
-        c->next_ready = loop->ready;
-        loop->ready = c;
-    }
+    c->next_ready = loop->ready;
+    loop->ready = c;
 }
 
 // Frees the connection later: events of this batch and the list of ready connections may still point to it.
 void http_loop_bury(struct http_loop *loop, struct connection *c)
 {
-    if (c->is_ready) return; // ready_turn() buries it
+    if (c->is_ready) return; // run_ready() buries it
     c->next_ready = loop->dead;
     loop->dead = c;
-}
-
-static void ready_turn(struct http_loop *loop, struct connection *c)
-{
-    c->is_ready = false;
-    if (c->state == HTTP_CLOSED)
-        http_loop_bury(loop, c);
-    else
-        connection_turn(c);
 }
 
 static void run_ready(struct http_loop *loop)
@@ -107,20 +92,19 @@ static void run_ready(struct http_loop *loop)
     loop->ready = NULL;
     for (; c; c = next) {
         next = c->next_ready;
-        ready_turn(loop, c);
+        c->is_ready = false;
+        if (c->state == HTTP_CLOSED)
+            http_loop_bury(loop, c);
+        else
+            connection_turn(c);
     }
 }
 
-// Continues one handshake. A handshake takes as long as several requests, so open connections go first in each turn.
-static void run_handshake(struct http_loop *loop)
+// Takes the connections whose handshakes have ended.
+static void take_shaken(struct http_loop *loop)
 {
-    for (bool closed = true; loop->shaking && closed;) {
-        struct connection *c = loop->shaking;
-        loop->shaking = c->next_ready;
-        if (!loop->shaking) loop->shaking_end = &loop->shaking;
-        closed = c->state == HTTP_CLOSED;
-        ready_turn(loop, c);
-    }
+    for (struct handshake *x; loop->handshakes && (x = handshakes_take(loop->handshakes));)
+        connection_shaken((struct connection *)((char *)x - offsetof(struct connection, handshake)));
 }
 
 static void free_dead(struct http_loop *loop)
@@ -166,8 +150,9 @@ static bool watch_listener(struct http_loop *loop)
     return true;
 }
 
-static void count_refused(struct http_server *server, const char *reason)
+void http_loop_count_refused(struct http_loop *loop, const char *reason)
 {
+    struct http_server *server = loop->server;
     static atomic_llong logged_us;
     atomic_fetch_add(&server->refused, 1);
     long long now_us = clock_now_us(), before_us = atomic_load(&logged_us);
@@ -186,7 +171,7 @@ static void refuse_without_descriptor(struct http_loop *loop, int listener)
         close(loop->spare_fd);
         int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
         if (fd >= 0) {
-            count_refused(loop->server, "no file descriptor is left");
+            http_loop_count_refused(loop, "no file descriptor is left");
             close(fd);
         }
     }
@@ -207,6 +192,8 @@ static bool close_idle(struct http_loop *loop)
 static const char *admit(struct http_loop *loop, const struct in6_addr *address, bool proxied)
 {
     struct http_server *server = loop->server;
+    if (!proxied && address_counts_is_barred(server->addresses, address, loop->now_us))
+        return "connections of the client's address broke limits again and again";
     if (!proxied && !address_counts_add(server->addresses, address))
         return "the client's address has its maximum of connections";
     if (atomic_fetch_add(&server->connections, 1) < server->o.max_connections || close_idle(loop)) return NULL;
@@ -222,7 +209,7 @@ static void accept_one(struct http_loop *loop, int fd, const struct sockaddr_sto
     bool proxied = networks_have(&server->proxies, &address.sin6_addr);
     const char *refusal = admit(loop, &address.sin6_addr, proxied);
     if (refusal) {
-        count_refused(server, refusal); // before the client can see the refusal
+        http_loop_count_refused(loop, refusal); // before the client can see the refusal
         close(fd);
         return;
     }
@@ -255,7 +242,7 @@ static int wait_ms(struct http_loop *loop)
     pthread_mutex_lock(&loop->lock);
     bool queued = loop->queue != NULL;
     pthread_mutex_unlock(&loop->lock);
-    if (queued || loop->ready || loop->shaking) return 0;
+    if (queued || loop->ready) return 0;
     int64_t until_us = http_timers_next_us(&loop->timers);
     if (loop->listen_again_us < until_us) until_us = loop->listen_again_us;
     if (until_us == INT64_MAX) return -1;
@@ -289,7 +276,7 @@ static void run_once(struct http_loop *loop, struct epoll_event events[EVENTS])
     }
     run_ready(loop);
     run_queue(loop);
-    run_handshake(loop);
+    take_shaken(loop);
     for (struct http_timer *t; (t = http_timers_expire(&loop->timers, loop->now_us));)
         connection_expire((struct connection *)((char *)t - offsetof(struct connection, timer)));
     if (atomic_load(&server->stopping)) {
@@ -306,8 +293,6 @@ static void disconnect_all(struct http_loop *loop)
         connection_close(loop->connections);
     run_ready(loop);
     run_queue(loop);
-    while (loop->shaking)
-        run_handshake(loop);
     free_dead(loop);
 }
 
@@ -323,8 +308,16 @@ static void *loop_main(void *argument)
     return NULL;
 }
 
-static enum status start_thread(struct http_loop *loop)
+static void wake(void *loop)
 {
+    http_loop_wake(loop);
+}
+
+static enum status start_threads(struct http_loop *loop)
+{
+    const struct http_server *server = loop->server;
+    const struct handshakes_options o = {server->tls, server->o.max_connections_per_address != 0, wake, loop};
+    if (server->tls) TRY(handshakes_open(&o, &loop->handshakes));
     // thread_create() blocks SIGPIPE, too, which OpenSSL's write(2) can raise.
     int error = thread_create(&loop->thread, loop_main, loop);
     if (error) return status_fail(STATUS_INTERNAL, "cannot start a thread: %s", strerror(error));
@@ -334,6 +327,7 @@ static enum status start_thread(struct http_loop *loop)
 
 static void free_loop(struct http_loop *loop)
 {
+    handshakes_close(loop->handshakes);
     if (loop->epoll_fd >= 0) close(loop->epoll_fd);
     if (loop->event_fd >= 0) close(loop->event_fd);
     if (loop->spare_fd >= 0) close(loop->spare_fd);
@@ -341,7 +335,6 @@ static void free_loop(struct http_loop *loop)
     free(loop->in);
     free(loop->texts);
     free(loop->tls_in);
-    address_counts_close(loop->handshaking);
 }
 
 enum status http_loop_open(struct http_loop *loop, struct http_server *server)
@@ -349,10 +342,8 @@ enum status http_loop_open(struct http_loop *loop, struct http_server *server)
     *loop = (struct http_loop){.server = server, .now_us = clock_now_us()};
     loop->queue_end = &loop->queue;
     loop->idle_end = &loop->idle;
-    loop->shaking_end = &loop->shaking;
     pthread_mutex_init(&loop->lock, NULL);
     http_timers_init(&loop->timers, loop->now_us);
-    loop->handshaking = address_counts_open(server->o.max_connections_per_address ? 1 : 0);
     loop->in = mem_alloc(HTTP_IN_BYTES);
     loop->texts = mem_alloc(HTTP_TEXT_ROOM(server->o.max_head_bytes));
     if (server->tls) loop->tls_in = mem_alloc(HTTP_IN_BYTES);
@@ -366,7 +357,7 @@ enum status http_loop_open(struct http_loop *loop, struct http_server *server)
         epoll_ctl(loop->epoll_fd, EPOLL_CTL_ADD, loop->event_fd, &event) != 0 || !watch_listener(loop))
         status = status_fail(STATUS_INTERNAL, "cannot watch the HTTP port: %s", strerror(errno));
     else
-        status = start_thread(loop);
+        status = start_threads(loop);
     if (status != STATUS_OK) free_loop(loop);
     return status;
 }

@@ -139,6 +139,7 @@ static int parse_target(struct reader *r, const char *at, const char *end)
         return refuse(r, 400, "the path contains a '%' that is not followed by the two hex digits of a character");
     if (query && !query_is_sound(query, end))
         return refuse(r, 400, "the query contains a '%' that is not followed by the two hex digits of a character");
+    r->head->query = add_text(r, query ? query + 1 : end, query ? (size_t)(end - query - 1) : 0);
     return 0;
 }
 
@@ -202,7 +203,7 @@ static const char *next_word(const char **at_p, const char *end, size_t *size_p)
     return word;
 }
 
-// Only `chunked` is known. Where it is not the last coding, or is given twice, the end of the body is unknown.
+// Only `chunked` is supported. If it is not the last coding, or is given twice, the end of the body is unknown.
 static int parse_coding(struct reader *r, const char *value, size_t size)
 {
     if (r->n_coding++) return refuse(r, 400, "Transfer-Encoding is given more than once");

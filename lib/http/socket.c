@@ -76,23 +76,14 @@ ssize_t socket_write(struct connection *c, const char *bytes, size_t size)
     return result == 0 ? HTTP_BROKEN : result;
 }
 
-int socket_handshake(struct connection *c)
+void socket_refuse_handshake(struct connection *c)
 {
-    ERR_clear_error();
-    int n = SSL_accept(c->ssl);
-    if (n == 1) return 0;
-    unsigned long error = ERR_peek_error();
-    int result = tls_result(c, n);
-    if (result == HTTP_AGAIN) return HTTP_AGAIN;
-    const char *reason = ERR_reason_error_string(error);
-    log_event(LOG_DEBUG, "http_handshake_failed", LOG_FIELD("reason", reason ? reason : "the client closed"));
-    if (ERR_GET_REASON(error) == SSL_R_HTTP_REQUEST) {
-        static const char text[] = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 37\r\n"
-                                   "Connection: close\r\n\r\nthis port requires TLS: use https://\r\n";
-        ssize_t sent = send(c->fd, text, sizeof text - 2, MSG_NOSIGNAL);
-        (void)sent; // the connection ends either way
-    }
-    return HTTP_BROKEN;
+    log_event(LOG_DEBUG, "http_handshake_failed", LOG_FIELD("reason", handshake_reason(&c->handshake)));
+    if (ERR_GET_REASON(c->handshake.error) != SSL_R_HTTP_REQUEST) return;
+    static const char text[] = "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain\r\nContent-Length: 37\r\n"
+                               "Connection: close\r\n\r\nthis port requires TLS: use https://\r\n";
+    ssize_t sent = send(c->fd, text, sizeof text - 2, MSG_NOSIGNAL);
+    (void)sent; // the connection ends either way
 }
 
 void socket_shutdown(struct connection *c)

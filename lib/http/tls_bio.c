@@ -76,15 +76,10 @@ static int bio_write(BIO *bio, const char *bytes, int size)
 
 static struct ssl_bio_kind kind = {.read = bio_read, .write = bio_write};
 
-SSL *tls_bio_accept(struct connection *c)
+bool tls_bio_attach(struct connection *c)
 {
-    SSL *ssl = tls_server_accept(c->loop->server->tls);
-    if (ssl && ssl_bio_attach(&kind, ssl, c)) {
-        SSL_clear_mode(ssl, SSL_MODE_AUTO_RETRY); // see read_input() in connection.c
-        return ssl;
-    }
-    SSL_free(ssl);
-    return NULL;
+    SSL_clear_mode(c->ssl, SSL_MODE_AUTO_RETRY); // see read_input() in connection.c
+    return ssl_bio_attach(&kind, c->ssl, c);
 }
 
 bool tls_bio_empty(const struct connection *c)

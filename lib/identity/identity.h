@@ -19,7 +19,7 @@ struct principal; // a key and the use of its limits; reference-counted, so it c
 enum status identity_open(const char *path, struct identity **identity_p);
 void identity_close(struct identity *identity); // principals may live on; NULL is allowed
 
-// Reads the file now if it has changed. Returns at once if another thread does so. NULL is allowed.
+// Reads the file now if it has changed. Returns immediately if another thread reads it. NULL is allowed.
 void identity_reload(struct identity *identity);
 
 // Find the principal of a key, with a reference for the caller. identity_authenticate() takes the value of an
@@ -29,6 +29,11 @@ void identity_reload(struct identity *identity);
 // error is logged once, and the old keys stay in use.
 enum status identity_authenticate(struct identity *identity, const char *authorization, struct principal **principal_p);
 enum status identity_authenticate_key(struct identity *identity, const char *key, struct principal **principal_p);
+
+// Finds the principal of the key with this id and tenant, for work that outlives the client's connection. Returns
+// UNAUTHENTICATED if the file no longer has the key.
+enum status identity_find(struct identity *identity, const char *key_id, const char *tenant,
+                          struct principal **principal_p);
 
 struct principal *principal_ref(struct principal *p); // returns `p`; NULL is allowed here and in the next function
 void principal_unref(struct principal *p);
@@ -52,7 +57,7 @@ enum status identity_admit(struct principal *p, int64_t *retry_us_p);
 // for it.
 enum status identity_admit_call(struct principal *p, int64_t *retry_us_p);
 // Call it after reading a message that identity_admit() admitted as one request: admits its other requests, charges the
-// tokens of all prompts and reserves those of all answers. See limits_reserve(). Returns KEY_LIMIT or DENIED.
+// tokens of all prompts and reserves the tokens of all answers. See limits_reserve(). Returns KEY_LIMIT or DENIED.
 enum status identity_reserve(struct principal *p, const struct limits_need *need, int64_t *retry_us_p);
 // Ends an admitted request. Call it once for each. See limits_end().
 void identity_end(struct principal *p, double reserved, double tokens);

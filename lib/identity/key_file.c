@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See key_file.h. Reads the file; key_edit.c writes it, and key_text.c has the words of a line.
+// Reads the key file. key_edit.c writes it, and key_text.c parses the words of a line.
 #include "lib/identity/key_file.h"
 
 #include <errno.h>
@@ -90,7 +90,7 @@ static enum status check_unique(const struct key_file *file)
     qsort(order, (size_t)file->n, sizeof *order, by_id);
     for (int i = 1; i < file->n && status == STATUS_OK; i++) {
         if (by_id(&order[i - 1], &order[i]) == 0)
-            status = status_fail(STATUS_INVALID, "the id %s is in two lines: give each key its own", order[i]->id);
+            status = status_fail(STATUS_INVALID, "the id %s is in two lines: give each key its own id", order[i]->id);
     }
     qsort(order, (size_t)file->n, sizeof *order, by_hash);
     for (int i = 1; i < file->n && status == STATUS_OK; i++) {
@@ -142,7 +142,8 @@ static enum status check_mode(const struct stat *stat, bool *exposed_p)
     if (stat->st_size > KEY_FILE_BYTES_MAX)
         return status_fail(STATUS_INVALID, "larger than %d MiB", KEY_FILE_BYTES_MAX >> 20);
     if (stat->st_mode & (S_IWGRP | S_IWOTH))
-        return status_fail(STATUS_INVALID, "users other than its owner can write it, and so add keys: chmod go-w it");
+        return status_fail(STATUS_INVALID,
+                           "users other than its owner can write it and so add keys: run chmod go-w on it");
     *exposed_p = stat->st_mode & (S_IRGRP | S_IROTH);
     return STATUS_OK;
 }

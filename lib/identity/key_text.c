@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// See key_text.h. Converts names, hashes, limits and times from and to text, and makes keys.
+// Converts names, hashes, limits and times to and from text, and makes keys.
 #include "lib/identity/key_text.h"
 
 #include <ctype.h>
@@ -53,7 +53,7 @@ enum status key_hash_parse(const char *word, uint8_t hash[KEY_HASH_BYTES])
         hash[i] = (uint8_t)(16 * high + low);
     }
     if (valid) return STATUS_OK;
-    // The message does not show the word: it may be a key that somebody put there by mistake.
+    // The message does not show the word, because it may be a key in place of its hash.
     return status_fail(STATUS_INVALID, "the second word must be " HASH_PREFIX " and 64 hexadecimal digits, lower case");
 }
 
@@ -140,7 +140,7 @@ char *api_key_format(const struct api_key *key)
 
 // --- times
 
-// Parses "" or "T12:00:00" and "Z" or "+02:00" to seconds after midnight UTC.
+// Parses "", or a time "T12:00:00" with a zone "Z" or "+02:00". Sets the seconds after midnight UTC.
 static bool day_time_parse(const char *text, int64_t *seconds_p)
 {
     int hour, minute, second, zone_hour = 0, zone_minute = 0, used = 0, more = 0;
@@ -175,7 +175,7 @@ enum status key_time_parse(const char *text, int64_t *seconds_p)
         day.tm_mon = month - 1;
         struct tm same = day;
         seconds += timegm(&same);
-        // timegm() turns the 31st of February into a day of March.
+        // timegm() turns 31 February into a day of March, so compare the days.
         valid = same.tm_mday == day.tm_mday && same.tm_mon == day.tm_mon && seconds >= FIRST_S && seconds <= LAST_S;
     }
     if (!valid)
@@ -200,7 +200,7 @@ void key_hash(const char *key, size_t size, uint8_t hash[KEY_HASH_BYTES])
     SHA256((const unsigned char *)key, size, hash);
 }
 
-// Returns a random digit. Bytes that would make some digits likelier are drawn again.
+// Returns a random digit. Draws again if a byte would make some digits likelier than others.
 static char digit_random(void)
 {
     static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";

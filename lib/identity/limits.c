@@ -99,7 +99,8 @@ static enum status check_concurrency(const struct limits_use *use, const struct 
 {
     if (!limits->concurrency || use->running + more <= limits->concurrency) return STATUS_OK;
     if (more >= limits->concurrency)
-        return status_fail(STATUS_DENIED, "n: the request has %d choices, this API key runs at most %lld at once",
+        return status_fail(STATUS_DENIED,
+                           "n: the request has %d choices, and this API key may run at most %lld at the same time",
                            more + 1, (long long)limits->concurrency);
     return status_fail(STATUS_KEY_LIMIT,
                        "this API key runs %lld requests, %d more are over its limit of %lld: "

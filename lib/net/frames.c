@@ -14,6 +14,7 @@ enum {
     CONTROL_BYTES_MAX = 16384, // limit of a frame that is not DATA; SETTINGS allow no larger frame
     EMPTY_UNIT_BYTES = 256,    // each further unit of an empty frame costs as much as one more empty frame
     EMPTY_PER_USEFUL = 4,      // empty frames that a client may send for each useful frame of either side
+    CALL_UNIT_BYTES = 1024,    // each whole unit of a call's headers costs as much as one more call
     PLACES_MIN = 8,
 };
 
@@ -29,9 +30,10 @@ const char *frames_found_name(enum frames_found found)
         [FRAMES_HEADERS_TOO_LARGE] = "the headers of a call are too large",
         [FRAMES_TOO_MANY_HEADERS] = "a call has too many headers",
         [FRAMES_BAD_HEADERS] = "headers are malformed",
-        [FRAMES_TOO_MANY_CALLS] = "it has too many calls at once",
+        [FRAMES_TOO_MANY_CALLS] = "it has too many open calls",
         [FRAMES_TOO_MANY_EMPTY] = "it sends too many frames that carry nothing",
         [FRAMES_TOO_MANY_RESETS] = "it resets too many new calls",
+        [FRAMES_TOO_MANY_UNANSWERED] = "it opens too many calls that get no answer",
     };
     return names[found];
 }
@@ -133,6 +135,21 @@ static void call_remove(struct frames *f, uint32_t id)
     if (f->n_places > PLACES_MIN && 8 * f->n_calls < f->n_places) calls_resize(f, f->n_places / 2);
 }
 
+static int64_t call_cost(const struct frames_call *call)
+{
+    return 1 + call->header_bytes / CALL_UNIT_BYTES;
+}
+
+// Returns the cost of a call once the server answers it. A client whose calls are answered may open any number.
+static void call_answer(struct frames *f, uint32_t id)
+{
+    struct frames_call *call = call_find(f, id);
+    if (!call || call->answered) return;
+    call->answered = true;
+    f->unanswered.left += call_cost(call);
+    if (f->unanswered.left > f->limits->max_unanswered) f->unanswered.left = f->limits->max_unanswered;
+}
+
 // --- frames of either side
 
 static uint32_t number32(const uint8_t *b)
@@ -205,10 +222,11 @@ static enum frames_found block_end(struct frames *f)
         call->header_bytes += (uint32_t)f->headers.bytes;
         f->held_bytes += f->headers.bytes;
         call->half_closed = f->block_ends;
+        f->unanswered.left -= call_cost(call);
     }
     f->headers.bytes = 0;
     f->block_id = 0;
-    return FRAMES_OK;
+    return f->unanswered.left < 0 ? FRAMES_TOO_MANY_UNANSWERED : FRAMES_OK;
 }
 
 // Adds the frame's bytes to the header block, except the bytes to skip.
@@ -282,7 +300,7 @@ static enum frames_found data_end(struct frames *f)
 
 // --- the client's frames
 
-// Charges the reset of a call, unless the call is old: clients that give up waiting reset many calls at once.
+// Charges the reset of a call, unless the call is old: clients that give up waiting reset many old calls together.
 static enum frames_found reset_charge(struct frames *f)
 {
     const struct frames_call *call = call_find(f, f->in.id);
@@ -385,6 +403,7 @@ void frames_init(struct frames *f, const struct frames_limits *limits, int64_t n
         .limits = limits, .held_bytes = FRAMES_CONNECTION_BYTES, .since_us = now_us, .served_id = UINT32_MAX};
     f->empty = (struct frames_allowance){limits->max_empty, now_us};
     f->resets = (struct frames_allowance){limits->max_resets, now_us};
+    f->unanswered = (struct frames_allowance){limits->max_unanswered, now_us};
     header_counter_init(&f->headers, limits->max_header_bytes, limits->max_headers);
 }
 
@@ -399,6 +418,7 @@ enum frames_found frames_receive(struct frames *f, const uint8_t *bytes, size_t 
     f->now_us = now_us;
     allowance_refill(&f->empty, f->limits->max_empty, f->limits->empty_per_second, now_us);
     allowance_refill(&f->resets, f->limits->max_resets, f->limits->resets_per_second, now_us);
+    allowance_refill(&f->unanswered, f->limits->max_unanswered, f->limits->unanswered_per_second, now_us);
     for (size_t at = 0, taken; at < size && found == FRAMES_OK; at += taken) {
         if (f->preface < PREFACE_BYTES)
             found = preface_take(f, bytes + at, size - at, &taken);
@@ -450,6 +470,7 @@ void frames_send(struct frames *f, const uint8_t *bytes, size_t size)
         if (r->type == GOAWAY) goaway_end(f);
         bool data = r->type == DATA || r->type == HEADERS;
         if (data || ((r->type == PING || r->type == SETTINGS) && !(r->flags & ACK))) empty_earn(f);
+        if (r->type == DATA && r->size) call_answer(f, r->id);
         if (data && r->flags & END_STREAM) reset_earn(f);
         if (r->type == RST_STREAM || (data && r->flags & END_STREAM)) call_remove(f, r->id);
     }

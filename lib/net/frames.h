@@ -21,6 +21,8 @@ struct frames_limits {
     // bucket. Resets of new calls have the other bucket, which each call that the server ends refills.
     int max_empty, empty_per_second;
     int max_resets, resets_per_second;
+    // A new call costs 1 plus 1 for each whole KiB of its headers. The server's first message of the call returns it.
+    int max_unanswered, unanswered_per_second;
 };
 
 enum frames_found {
@@ -33,6 +35,7 @@ enum frames_found {
     FRAMES_TOO_MANY_CALLS,
     FRAMES_TOO_MANY_EMPTY,
     FRAMES_TOO_MANY_RESETS,
+    FRAMES_TOO_MANY_UNANSWERED,
 };
 enum { FRAMES_NEW_CALL_US = 1000000 };                  // resets of older calls are not limited
 const char *frames_found_name(enum frames_found found); // a phrase for logs
@@ -54,6 +57,7 @@ struct frames_call {
     uint8_t prefix_size;                  // bytes received of a message's 5-byte head
     uint8_t prefix[5];
     bool half_closed; // the client sends no more
+    bool answered;    // the server has sent a part of a message
 };
 
 // Parses the byte stream of one direction into frames.
@@ -81,7 +85,7 @@ struct frames {
     bool settled;              // the client's first SETTINGS frame is complete
     int n_calls, n_places;     // calls in the table; size of the table, a power of two
     struct frames_call *calls; // [n_places]
-    struct frames_allowance empty, resets;
+    struct frames_allowance empty, resets, unanswered;
     size_t held_bytes;        // memory held for the connection, without the unfinished header block
     int64_t now_us, since_us; // time of the last bytes; start of the frame or header block that contains them
 };

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Implements grpc.health.v1.Health: Check answers once, Watch answers now and after each change. The known services are
-// those of the server's methods and those named in rpc_server_set_serving(). A service is NOT_SERVING until
-// rpc_server_set_serving() changes it.
+// the services of the server's methods, and the services named in rpc_server_set_serving(). A service is NOT_SERVING
+// until rpc_server_set_serving() changes it.
 #include <stdlib.h>
 #include <string.h>
 

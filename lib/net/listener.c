@@ -17,22 +17,21 @@
 #include "lib/base/address.h"
 #include "lib/base/address_counts.h"
 #include "lib/base/clock.h"
+#include "lib/base/handshakes.h"
 #include "lib/base/invariant.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "lib/base/thread.h"
 #include "lib/net/socket.h"
-#include "lib/net/tls_stream.h"
 
 enum {
     EVENTS = 256,
     ACCEPTS_PER_TURN = 64,
     WAIT_US = 10000000,  // limit for a connection's handshake, preface and SETTINGS
-    READ_BYTES = 65536,  // bytes read at once of a connection that C-core does not have yet
+    READ_BYTES = 65536,  // bytes of one read from a connection that C-core does not have yet
     EXPIRE_US = 1000000, // interval between checks for unfinished frames and handshakes
     PAUSE_US = 10000,    // pause of accepting while no descriptor is free
     REFUSED_LOG_US = 10000000,
-    HANDSHAKES_MAX = 512, // limit of concurrent handshakes
 };
 
 // A connection that C-core does not have yet: it has sent nothing, its TLS handshake is in progress, or its first
@@ -42,22 +41,19 @@ struct waiting {
     int fd;
     struct sockaddr_in6 address;
     int64_t until_us;
-    SSL *ssl;                  // while the handshake is in progress
-    struct net_socket *socket; // checks the first frames; NULL: none has come
-    uint8_t *early;            // what has been received of them
+    struct handshake handshake; // on a port with TLS
+    struct net_socket *socket;  // checks the first frames; NULL: none has come
+    uint8_t *early;             // what has been received of them
     size_t early_bytes;
-    bool is_queued; // waits for the handshake of another connection of its address
-    bool is_ended;  // has been shut down to make room
 };
 
 struct net_listener {
     int sockets[ADDRESS_SOCKETS_MAX], n_sockets, port;
     int epoll_fd, wake_fd;
-    int spare_fd;           // freed to accept and close a connection when the process has no descriptor left; -1: none
-    int max;                // largest number of connections
-    struct tls_server *tls; // NULL: plain text
-    struct address_counts *handshaking; // NULL: no bound
-    struct net_sockets *connections;    // connections that C-core has, or whose first frames are being read
+    int spare_fd; // freed to accept and close a connection when the process has no descriptor left; -1: none
+    int max;      // largest number of connections
+    struct handshakes *handshakes;   // NULL: plain text
+    struct net_sockets *connections; // connections that C-core has, or whose first frames are being read
     net_take_fn *take;
     void *owner;
     pthread_t thread;
@@ -68,8 +64,7 @@ struct net_listener {
     int64_t now_us, expire_due_us, log_due_us;
     uint64_t refused;
     struct waiting *oldest, *newest;
-    int n_waiting; // without connections that are in `connections`, too
-    int n_queued, n_handshakes;
+    int n_waiting; // number of waiting connections that are not in `connections`
     uint8_t *room; // [READ_BYTES]
     bool was_busy; // connections existed at the last check: their memory may be returned to the system
 };
@@ -85,9 +80,9 @@ static void refused_log(struct net_listener *l, const char *reason)
 
 // --- waiting connections
 
-static void waiting_watch(struct net_listener *l, struct waiting *w, int operation, uint32_t events)
+static void waiting_watch(struct net_listener *l, struct waiting *w)
 {
-    epoll_ctl(l->epoll_fd, operation, w->fd, &(struct epoll_event){.events = events, .data.ptr = w});
+    epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, w->fd, &(struct epoll_event){.events = EPOLLIN, .data.ptr = w});
 }
 
 static void waiting_add(struct net_listener *l, int fd, const struct sockaddr_in6 *address)
@@ -100,32 +95,21 @@ static void waiting_add(struct net_listener *l, int fd, const struct sockaddr_in
         l->oldest = w;
     l->newest = w;
     l->n_waiting++;
-    waiting_watch(l, w, EPOLL_CTL_ADD, EPOLLIN);
+    bool proxied = net_sockets_trust(l->connections, &w->address.sin6_addr);
+    if (l->handshakes)
+        handshake_start(l->handshakes, &w->handshake, fd, proxied ? NULL : &w->address.sin6_addr);
+    else
+        waiting_watch(l, w);
 }
 
-// Removes the connection from the waiting list and stops watching its descriptor.
+// Removes the connection from the waiting list, ends its handshake and stops watching its descriptor.
 static void waiting_unlink(struct net_listener *l, struct waiting *w)
 {
     *(w->older ? &w->older->newer : &l->oldest) = w->newer;
     *(w->newer ? &w->newer->older : &l->newest) = w->older;
     l->n_waiting -= !w->socket;
-    l->n_queued -= w->is_queued;
-    waiting_watch(l, w, EPOLL_CTL_DEL, 0);
-}
-
-// Ends a handshake. The next connection of the address may then begin its handshake, as soon as its bytes raise an
-// event.
-static void handshake_end(struct net_listener *l, const struct in6_addr *address)
-{
-    address_counts_remove(l->handshaking, address);
-    l->n_handshakes--;
-    for (struct waiting *w = l->oldest; w && l->n_queued; w = w->newer) {
-        if (!w->is_queued || !address_counts_are_same(&w->address.sin6_addr, address)) continue;
-        w->is_queued = false;
-        l->n_queued--;
-        waiting_watch(l, w, EPOLL_CTL_MOD, EPOLLIN);
-        return;
-    }
+    if (l->handshakes) handshake_cancel(l->handshakes, &w->handshake);
+    epoll_ctl(l->epoll_fd, EPOLL_CTL_DEL, w->fd, NULL);
 }
 
 static void connection_close(struct net_listener *l, int fd, const struct in6_addr *address)
@@ -137,12 +121,10 @@ static void connection_close(struct net_listener *l, int fd, const struct in6_ad
 // Frees a connection that has been unlinked, with its descriptor.
 static void waiting_free(struct net_listener *l, struct waiting *w)
 {
-    if (w->socket) {
+    if (w->socket)
         close(w->fd); // ends the socket and its counts
-    } else {
-        SSL_free(w->ssl);
+    else
         connection_close(l, w->fd, &w->address.sin6_addr);
-    }
     free(w->early);
     free(w);
 }
@@ -150,7 +132,6 @@ static void waiting_free(struct net_listener *l, struct waiting *w)
 static void waiting_close(struct net_listener *l, struct waiting *w)
 {
     waiting_unlink(l, w);
-    if (w->ssl) handshake_end(l, &w->address.sin6_addr);
     waiting_free(l, w);
 }
 
@@ -210,90 +191,53 @@ static void frames_continue(struct net_listener *l, struct waiting *w)
     }
 }
 
-// Begins to check the bytes of a connection, after its handshake if the port has TLS.
-static void frames_begin(struct net_listener *l, struct waiting *w)
+// Begins to check the bytes of a connection. `ssl` NULL: plain text.
+static void frames_begin(struct net_listener *l, struct waiting *w, SSL *ssl)
 {
-    if (w->ssl) handshake_end(l, &w->address.sin6_addr);
-    w->socket = net_socket_open(l->connections, w->fd, w->ssl, &w->address);
-    l->n_waiting -= w->socket != NULL;
-    if (w->socket) w->ssl = NULL; // the socket owns it
-    if (w->socket) {
-        waiting_watch(l, w, EPOLL_CTL_MOD, EPOLLIN);
-        frames_continue(l, w);
-    } else {
-        waiting_unlink(l, w);
-        waiting_free(l, w);
+    w->socket = net_socket_open(l->connections, w->fd, ssl, &w->address);
+    if (!w->socket) {
+        SSL_free(ssl);
+        waiting_close(l, w);
+        return;
     }
+    l->n_waiting--;
+    if (ssl) waiting_watch(l, w);
+    frames_continue(l, w);
+}
+
+// Handles an event of a waiting connection: its first bytes, more of its frames, or its end.
+static void waiting_event(struct net_listener *l, struct waiting *w)
+{
+    char first;
+    if (w->socket)
+        frames_continue(l, w);
+    else if (recv(w->fd, &first, 1, MSG_PEEK) != 1)
+        waiting_close(l, w);
+    else
+        frames_begin(l, w, NULL);
 }
 
 // --- handshakes
 
-// Ends the oldest handshake if there are HANDSHAKES_MAX. OpenSSL allocates up to 128 KiB for the first message of a
-// client, and a connection counts in a memory budget only after its handshake. The connection is shut down here and
-// freed at the event that this raises, because this turn may still hold an earlier event of it.
-static void handshake_make_room(struct net_listener *l)
+static void handshake_fail(struct net_listener *l, struct waiting *w)
 {
-    if (l->n_handshakes < HANDSHAKES_MAX) return;
-    for (struct waiting *w = l->oldest; w; w = w->newer) {
-        if (!w->ssl || w->is_ended) continue;
+    if (w->handshake.result == HANDSHAKE_CROWDED_OUT)
         refused_log(l, "the port has its maximum of TLS handshakes");
-        w->is_ended = true;
-        shutdown(w->fd, SHUT_RDWR);
-        return;
-    }
-}
-
-// Begins the TLS handshake. Returns false if another connection of the address is in its handshake (then `w` waits) or
-// memory is exhausted (then `w` is closed).
-static bool handshake_begin(struct net_listener *l, struct waiting *w)
-{
-    if (!address_counts_add(l->handshaking, &w->address.sin6_addr)) {
-        w->is_queued = true;
-        l->n_queued++;
-        waiting_watch(l, w, EPOLL_CTL_MOD, 0);
-        return false;
-    }
-    handshake_make_room(l);
-    l->n_handshakes++;
-    w->ssl = net_tls_accept(l->tls, w->fd);
-    if (w->ssl) return true;
-    handshake_end(l, &w->address.sin6_addr);
-    waiting_close(l, w);
-    return false;
-}
-
-static void handshake_continue(struct net_listener *l, struct waiting *w)
-{
-    if (!w->ssl && !handshake_begin(l, w)) return;
-    switch (net_tls_handshake(w->ssl)) {
-    case NET_TLS_DONE: frames_begin(l, w); break;
-    case NET_TLS_READ: waiting_watch(l, w, EPOLL_CTL_MOD, EPOLLIN); break;
-    case NET_TLS_WRITE: waiting_watch(l, w, EPOLL_CTL_MOD, EPOLLOUT); break;
-    case NET_TLS_FAILED:
-        input_drop(w->fd);
-        waiting_close(l, w);
-        break;
-    }
-}
-
-// Handles an event of a waiting connection: its first bytes, more of its handshake or frames, or its end.
-static void waiting_event(struct net_listener *l, struct waiting *w, uint32_t events)
-{
-    char first;
-    if (w->socket) {
-        frames_continue(l, w);
-        return;
-    }
-    if (w->is_queued) { // its client has closed the connection: without this the event would repeat for ever
-        waiting_close(l, w);
-        return;
-    }
-    if (!(events & EPOLLOUT) && recv(w->fd, &first, 1, MSG_PEEK) != 1)
-        waiting_close(l, w);
-    else if (l->tls)
-        handshake_continue(l, w);
     else
-        frames_begin(l, w);
+        log_event(LOG_DEBUG, "grpc_handshake_failed", LOG_FIELD("reason", handshake_reason(&w->handshake)));
+    input_drop(w->fd);
+    waiting_close(l, w);
+}
+
+static void handshakes_finish(struct net_listener *l)
+{
+    for (struct handshake *x; l->handshakes && (x = handshakes_take(l->handshakes));) {
+        struct waiting *w = (struct waiting *)((char *)x - offsetof(struct waiting, handshake));
+        if (x->result == HANDSHAKE_DONE)
+            frames_begin(l, w, x->ssl);
+        else
+            handshake_fail(l, w);
+    }
 }
 
 // --- accepting
@@ -311,8 +255,12 @@ static bool place_make(struct net_listener *l)
 // Returns true if the address may have one more connection.
 static bool address_admit(struct net_listener *l, const struct in6_addr *address)
 {
-    if (net_sockets_count_connection(l->connections, address)) return true;
-    refused_log(l, "the client's address has its maximum of connections");
+    if (net_sockets_bar(l->connections, address, l->now_us))
+        refused_log(l, "connections of the client's address broke limits again and again");
+    else if (net_sockets_count_connection(l->connections, address))
+        return true;
+    else
+        refused_log(l, "the client's address has its maximum of connections");
     return false;
 }
 
@@ -378,13 +326,13 @@ static void run_once(struct net_listener *l)
     l->now_us = clock_now_us();
     for (int i = 0; i < n; i++) { // handle waiting connections first, because accepting may close one
         void *at = events[i].data.ptr;
-        if (at != l && !((int *)at >= l->sockets && (int *)at < l->sockets + l->n_sockets))
-            waiting_event(l, at, events[i].events);
+        if (at != l && !((int *)at >= l->sockets && (int *)at < l->sockets + l->n_sockets)) waiting_event(l, at);
     }
     for (int i = 0; i < n; i++) {
         int *at = events[i].data.ptr;
         if (at >= l->sockets && at < l->sockets + l->n_sockets) accept_some(l, *at);
     }
+    handshakes_finish(l);
     waiting_expire(l);
     if (l->now_us >= l->expire_due_us) {
         l->expire_due_us = l->now_us + EXPIRE_US;
@@ -408,16 +356,33 @@ static void *listener_run(void *argument)
 
 // --- public
 
+static void listener_wake(void *listener)
+{
+    (void)!write(((const struct net_listener *)listener)->wake_fd, &(uint64_t){1}, sizeof(uint64_t));
+}
+
 static bool watch(struct net_listener *l)
 {
     bool watching = l->epoll_fd >= 0 && l->wake_fd >= 0;
-    struct epoll_event event = {.events = EPOLLIN, .data.ptr = l};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET, .data.ptr = l}; // its counter is never read
     watching = watching && epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, l->wake_fd, &event) == 0;
+    event.events = EPOLLIN;
     for (int i = 0; i < l->n_sockets && watching; i++) {
         event.data.ptr = &l->sockets[i];
         watching = epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, l->sockets[i], &event) == 0;
     }
     return watching;
+}
+
+static enum status listener_prepare(struct net_listener *l, const struct net_listener_options *options)
+{
+    l->max = options->max_connections;
+    l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    l->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    l->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    if (!watch(l)) return status_fail(STATUS_INTERNAL, "cannot watch %s: %s", options->address, strerror(errno));
+    const struct handshakes_options handshakes = {options->tls, options->max_per_address != 0, listener_wake, l};
+    return options->tls ? handshakes_open(&handshakes, &l->handshakes) : STATUS_OK;
 }
 
 enum status net_listener_open(const struct net_listener_options *options, struct net_listener **listener_p)
@@ -428,19 +393,12 @@ enum status net_listener_open(const struct net_listener_options *options, struct
         free(l);
         return status;
     }
-    l->max = options->max_connections;
-    l->tls = options->tls;
-    l->handshaking = address_counts_open(options->max_per_address ? 1 : 0);
-    l->epoll_fd = epoll_create1(EPOLL_CLOEXEC);
-    l->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    l->spare_fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    if (!watch(l)) {
-        status = status_fail(STATUS_INTERNAL, "cannot watch %s: %s", options->address, strerror(errno));
+    status = listener_prepare(l, options);
+    if (status == STATUS_OK)
+        *listener_p = l;
+    else
         net_listener_close(l);
-        return status;
-    }
-    *listener_p = l;
-    return STATUS_OK;
+    return status;
 }
 
 int net_listener_port(const struct net_listener *listener)
@@ -467,14 +425,14 @@ void net_listener_close(struct net_listener *l)
     if (!l) return;
     atomic_store(&l->closing, true);
     if (l->started) {
-        (void)!write(l->wake_fd, &(uint64_t){1}, sizeof(uint64_t));
+        listener_wake(l);
         pthread_join(l->thread, NULL);
     }
+    handshakes_close(l->handshakes);
     for (int i = 0; i < l->n_sockets; i++)
         close(l->sockets[i]);
     close_open(l->epoll_fd);
     close_open(l->wake_fd);
     close_open(l->spare_fd);
-    address_counts_close(l->handshaking);
     free(l);
 }

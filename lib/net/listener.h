@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Accepts the connections of a gRPC server on a separate thread, runs TLS handshakes and passes the connections to
-// C-core. Private to net/.
+// Accepts the connections of a gRPC server on a separate thread, has their TLS handshakes run (lib/base/handshakes.h)
+// and passes the connections to C-core. Private to net/.
 //
 // C-core's own listener has no limit of connections and stops for ever once accept() fails. A client can make accept()
 // fail by opening as many connections as the process may have descriptors. This listener limits the number of

@@ -31,6 +31,8 @@ enum {
     EMPTY_FRAMES_PER_SECOND = 100,
     RESETS_MAX = 100,
     RESETS_PER_SECOND = 100,
+    UNANSWERED_MAX = 5000,
+    UNANSWERED_PER_SECOND = 5000,
 };
 
 // --- accepting
@@ -194,7 +196,9 @@ static struct net_sockets *server_sockets_create(const struct rpc_server_options
                    .max_empty = EMPTY_FRAMES_MAX,
                    .empty_per_second = EMPTY_FRAMES_PER_SECOND,
                    .max_resets = RESETS_MAX,
-                   .resets_per_second = RESETS_PER_SECOND},
+                   .resets_per_second = RESETS_PER_SECOND,
+                   .max_unanswered = UNANSWERED_MAX,
+                   .unanswered_per_second = UNANSWERED_PER_SECOND},
         .port = port,
         .max_per_address = options->max_connections_per_address,
         .proxies = *proxies,

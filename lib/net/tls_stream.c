@@ -10,7 +10,6 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "lib/base/ssl_bio.h"
 
@@ -22,80 +21,29 @@ enum {
 
 // --- the socket, as OpenSSL reads and writes it (OpenSSL's own socket functions raise SIGPIPE)
 
-static int bio_result(BIO *bio, ssize_t n, int retry)
+static struct net_tls_stream *stream_of(BIO *bio)
 {
-    BIO_clear_retry_flags(bio);
-    if (n < 0 && (errno == EAGAIN || errno == EINTR)) BIO_set_flags(bio, retry | BIO_FLAGS_SHOULD_RETRY);
-    if (n == 0) BIO_set_flags(bio, BIO_FLAGS_IN_EOF);
-    return (int)n;
-}
-
-struct bio_socket {
-    int fd;
-    bool drained; // the last read emptied the socket; further bytes raise a new event
-};
-
-static int socket_of(BIO *bio)
-{
-    return ((const struct bio_socket *)BIO_get_data(bio))->fd;
-}
-
-static int bio_destroy(BIO *bio)
-{
-    free(BIO_get_data(bio));
-    return 1;
+    return BIO_get_data(bio);
 }
 
 static int bio_read(BIO *bio, char *to, int size)
 {
-    struct bio_socket *s = BIO_get_data(bio);
+    struct net_tls_stream *s = stream_of(bio);
     if (size <= 0) return 0;
     ssize_t n = recv(s->fd, to, (size_t)size, 0);
     struct pollfd end = {.fd = s->fd, .events = POLLRDHUP}; // the end of the input that came with the last bytes
     s->drained = n > 0 && n < size && poll(&end, 1, 0) == 0;
-    return bio_result(bio, n, BIO_FLAGS_READ);
+    return ssl_bio_result(bio, n, BIO_FLAGS_READ);
 }
 
 static int bio_write(BIO *bio, const char *bytes, int size)
 {
-    return size <= 0 ? 0 : bio_result(bio, send(socket_of(bio), bytes, (size_t)size, MSG_NOSIGNAL), BIO_FLAGS_WRITE);
+    return size <= 0
+               ? 0
+               : ssl_bio_result(bio, send(stream_of(bio)->fd, bytes, (size_t)size, MSG_NOSIGNAL), BIO_FLAGS_WRITE);
 }
 
-static struct ssl_bio_kind kind = {.read = bio_read, .write = bio_write, .destroy = bio_destroy};
-
-SSL *net_tls_accept(struct tls_server *tls, int fd)
-{
-    SSL *ssl = tls_server_accept(tls);
-    struct bio_socket *s = mem_alloc(sizeof *s);
-    s->fd = fd;
-    if (ssl && ssl_bio_attach(&kind, ssl, s)) return ssl;
-    free(s);
-    SSL_free(ssl);
-    return NULL;
-}
-
-// --- handshake
-
-static enum net_tls_wait wait_of(const SSL *ssl, int result)
-{
-    switch (SSL_get_error(ssl, result)) {
-    case SSL_ERROR_NONE: return NET_TLS_DONE;
-    case SSL_ERROR_WANT_READ: return NET_TLS_READ;
-    case SSL_ERROR_WANT_WRITE: return NET_TLS_WRITE;
-    default: return NET_TLS_FAILED;
-    }
-}
-
-enum net_tls_wait net_tls_handshake(SSL *ssl)
-{
-    ERR_clear_error();
-    enum net_tls_wait wait = wait_of(ssl, SSL_accept(ssl));
-    if (wait == NET_TLS_FAILED) {
-        const char *reason = ERR_reason_error_string(ERR_peek_error());
-        log_event(LOG_DEBUG, "grpc_handshake_failed", LOG_FIELD("reason", reason ? reason : "the client closed"));
-    }
-    return wait;
-}
+static struct ssl_bio_kind kind = {.read = bio_read, .write = bio_write};
 
 // --- the client's name
 
@@ -157,15 +105,16 @@ static void count_record(int writing, int version, int type, const void *bytes, 
 {
     struct net_tls_stream *stream = argument;
     if (writing || type != SSL3_RT_HEADER || ++stream->n_records <= RECORDS_MAX) return;
-    shutdown(socket_of(SSL_get_rbio(ssl)), SHUT_RDWR);
+    shutdown(stream->fd, SHUT_RDWR);
 }
 
-void net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl)
+bool net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl, int fd)
 {
-    *stream = (struct net_tls_stream){.ssl = ssl};
-    if (!ssl) return;
-    SSL_set_msg_callback(ssl, count_record);
-    SSL_set_msg_callback_arg(ssl, stream);
+    if (ssl && !ssl_bio_attach(&kind, ssl, stream)) return false;
+    *stream = (struct net_tls_stream){.ssl = ssl, .fd = fd};
+    if (ssl) SSL_set_msg_callback(ssl, count_record);
+    if (ssl) SSL_set_msg_callback_arg(ssl, stream);
+    return true;
 }
 
 void net_tls_stream_read_ahead(struct net_tls_stream *stream)
@@ -180,15 +129,14 @@ void net_tls_stream_fini(struct net_tls_stream *stream)
 
 static ssize_t stream_fail(const SSL *ssl, int result, int error)
 {
-    enum net_tls_wait wait = wait_of(ssl, result);
-    errno = wait == NET_TLS_READ || wait == NET_TLS_WRITE ? EAGAIN : error;
+    int found = SSL_get_error(ssl, result);
+    errno = found == SSL_ERROR_WANT_READ || found == SSL_ERROR_WANT_WRITE ? EAGAIN : error;
     return -1;
 }
 
 bool net_tls_stream_is_drained(const struct net_tls_stream *stream)
 {
-    return ((const struct bio_socket *)BIO_get_data(SSL_get_rbio(stream->ssl)))->drained &&
-           !SSL_has_pending(stream->ssl);
+    return stream->drained && !SSL_has_pending(stream->ssl);
 }
 
 ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts)

@@ -1,19 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a server's TLS connection over a non-blocking socket: handshake, name of the client, and functions that read and
-// write like recvmsg() and sendmsg(). Private to net/. One thread at a time.
+// A server's TLS connection over a non-blocking socket, after its handshake: name of the client, and functions that
+// read and write like recvmsg() and sendmsg(). Private to net/. One thread at a time.
 #pragma once
 
 #include <openssl/ssl.h>
 #include <stdbool.h>
 #include <sys/uio.h>
-
-#include "lib/base/tls_server.h"
-
-// Returns a connection over the socket for a new handshake. The caller SSL_free()s it. NULL: no memory.
-SSL *net_tls_accept(struct tls_server *tls, int fd);
-
-enum net_tls_wait { NET_TLS_DONE, NET_TLS_READ, NET_TLS_WRITE, NET_TLS_FAILED };
-enum net_tls_wait net_tls_handshake(SSL *ssl);
 
 // Returns the SPIFFE id of the client's verified certificate, or else its common name. The caller frees it. NULL: the
 // client showed no certificate.
@@ -21,11 +13,15 @@ char *net_tls_peer_name(const SSL *ssl);
 
 struct net_tls_stream {
     SSL *ssl;       // owned; NULL: plain text
+    int fd;         // the socket
+    bool drained;   // the last read emptied the socket; further bytes raise a new event
     int n_records;  // records received since the client's last data bytes
     bool half_sent; // OpenSSL keeps a record that the socket has not taken whole
 };
 
-void net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl); // the stream must not move in memory afterwards
+// Takes ownership of `ssl`, whose handshake is done (NULL: plain text). The stream must not move in memory afterwards.
+// Returns false, without effect, if there is no memory.
+bool net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl, int fd);
 void net_tls_stream_fini(struct net_tls_stream *stream);
 // From now on, reads one or more whole records per system call. Earlier, OpenSSL keeps no bytes of a record that it has
 // not returned, so every byte that is left raises an event of the socket.

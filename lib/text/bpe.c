@@ -233,7 +233,7 @@ static bool symbols_merge(const struct bpe *bpe, struct bpe_scratch *s, bpe_emit
     return true;
 }
 
-// Collects the symbol that begins at byte `at` of the word. Bytes between two symbols belong to the first one.
+// Collects the symbol that begins at byte `at` of the word. Bytes between two symbols belong to the first symbol.
 static bool symbol_push(const struct bpe *bpe, struct bpe_scratch *s, int32_t id, size_t at, bpe_emit_fn *emit,
                         void *user)
 {

@@ -166,7 +166,7 @@ bool prefill_mode_parse(const char *name, enum prefill_mode *mode_p); // false: 
 bool draft_mode_parse(const char *name, enum draft_mode *mode_p);
 
 // Returns the output estimate: how many KV blocks the output is expected to use. `max_blocks` is how many it may still
-// need. The estimate is a quarter of them, since most answers end long before max_tokens. A low estimate costs
+// need. The estimate is a quarter of max_blocks, since most answers end long before max_tokens. A low estimate costs
 // preemptions, not correctness.
 int64_t output_blocks_expected(int64_t max_blocks);
 

@@ -49,10 +49,10 @@
 
 #define PREFILL_FIELDS(FIELD)                                                                                          \
     FIELD(ROUTER_REAL, keep_rate, "keep-rate", 0.3, OVER, 0, 1, NULL,                                                  \
-          "share of the prompt's tokens to keep, above 0; the default is the router's")                                \
+          "share of the prompt's tokens to keep, above 0; default: as the router")                                \
     FIELD(OPTIONAL_REAL, quality, "quality", 0, OVER, 0, 1, NULL,                                                      \
-          "share of the answers, right with the whole prompt, that must stay right, above 0; the speculator chooses "  \
-          "the keep rate; the default is the router's, unused with --keep-rate")                                       \
+          "share of the answers that are right with the whole prompt and must stay right, above 0; the speculator "  \
+          "chooses the keep rate; unused with --keep-rate; default: as the router")                                    \
     FIELD(INT, look_ahead, "look-ahead", 8, FROM, 1, LOOK_AHEAD_MAX, "tokens",                                         \
           "look-ahead tokens that the speculator decodes to score the prompt")                                         \
     FIELD(INT_OR_AUTO, chunk_tokens, "chunk-tokens", CHUNK_TOKENS_AUTO, FROM, 0, 4096, "tokens",                       \

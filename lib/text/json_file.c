@@ -7,7 +7,7 @@
 #include "lib/base/file_text.h"
 #include "lib/base/json_count.h"
 
-// Limits of a file. The vocabulary and the merges of the largest tokenizers reach a fifth of them.
+// Limits of a file. The vocabulary and the merges of the largest tokenizers reach a fifth of these limits.
 enum { CONTAINERS_MAX = 1 << 21, VALUES_MAX = 1 << 23 };
 
 static enum status parse(const char *path, const char *text, size_t text_bytes, size_t flags, json_t **object_p)

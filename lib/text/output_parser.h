@@ -13,7 +13,7 @@
 //
 // The parser emits a part as soon as its kind is certain. Text that begins like a call but is not a call is content,
 // and an answer without sections stays unchanged. Content keeps its blanks, as in vLLM's parsers. Blanks around the
-// reasoning are dropped, and so are blanks that are all there is between two sections, or after the last one.
+// reasoning are dropped. So are blanks if nothing else stands between two sections, or after the last section.
 //
 // If an answer ends inside a call, the arguments so far are emitted, and the call is incomplete. If the answer was cut,
 // this holds from the call's marker on, but a call whose name is not complete is left out. The result does not depend
@@ -65,7 +65,7 @@ void output_parser_push(struct output_parser *parser, const char *text, size_t n
 // Ends the answer. `cut`: a limit or a stop string ended it, and not the model.
 void output_parser_finish(struct output_parser *parser, bool cut, output_part_fn *part, void *user);
 
-// Where the answer ended.
+// The place where the answer ended.
 enum output_cut {
     OUTPUT_CUT_NONE, // not inside a call
     OUTPUT_CUT_CALL, // inside the last call, which is incomplete

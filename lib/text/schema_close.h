@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Closes the objects of a JSON schema: an object then has no members but those that its schema names. An open object
+// Closes the objects of a JSON schema: an object then has only members that its schema names. An open object
 // allows any member, and a small model may add members until max_tokens.
 #pragma once
 

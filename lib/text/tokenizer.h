@@ -19,7 +19,7 @@
 
 struct tokenizer;
 
-// Longest text that one call encodes (a longer one is INVALID) and to which one call decodes (OUT_OF_RANGE).
+// Longest text that one call encodes (INVALID if it is longer), and longest result of decoding (OUT_OF_RANGE).
 #define TOKENIZER_TEXT_LIMIT_BYTES   ((size_t)128 << 20)
 #define TOKENIZER_DECODE_LIMIT_BYTES ((size_t)16 << 20)
 

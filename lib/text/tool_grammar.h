@@ -12,7 +12,7 @@ struct tool_choice {
     const json_t *tools; // OpenAI's list of functions, checked
     const char *name;    // name of the only function that may be called; NULL: any
     bool single;         // exactly one call
-    bool close;          // close the schemas of all tools (schema_close.h), not only of those with `strict`
+    bool close;          // close the schemas of all tools (schema_close.h), not only of tools with `strict`
     // JSON schema of the answer if it has no calls; NULL: a call is required. The arguments of calls that are not
     // required are JSON objects, and the tools' schemas do not limit them.
     const char *format;

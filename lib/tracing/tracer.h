@@ -19,7 +19,7 @@ struct tracer_options {
     const char *endpoint;       // HOST:PORT of the collector
     const struct rpc_tls *tls;  // NULL for plain text
     const char *headers;        // lines "name: value" that each call carries, or NULL
-    double sample;              // share of the traces that begin here to record, 0 to 1
+    double sample;              // recorded share of the traces that begin here, 0 to 1
     const char *service_name;   // copied, like the next member
     const char *server_address; // address that clients connect to
     int64_t batch_ms;           // age at which a batch is sent; 0: 1000

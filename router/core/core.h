@@ -21,6 +21,7 @@
 
 #include "router/core/node_gpus.h"
 #include "router/core/request.h"
+#include "router/core/shadow.h"
 #include "router/sched/tenant_queue.h"
 #include "router/sched/view.h"
 
@@ -126,6 +127,7 @@ struct core_options {
     uint64_t tokenizer_fingerprint;
     uint64_t model_fingerprints[NODE_ROLES]; // the only model accepted for the role; 0: any model
     int vocab_size;
+    struct shadow_options shadow;
     struct hash_key hash_key;  // key of hashes of clients' data; zeros: random. A simulation sets it to repeat a run
     int64_t (*clock_us)(void); // clock that measures the planning time, for metrics only; NULL: not measured
 };
@@ -150,8 +152,8 @@ void core_submit_aborted(struct core *c, struct request *r, int64_t now_us);
 
 // --- nodes. core_attach() refuses a node that has the wrong tokenizer, another model or bad counts. status_message()
 // then has the error message. A Hello may have the id of an attached node. If both come from the same process, the old
-// node is lost and the new one replaces it. If not, the new node is refused with STATUS_EXISTS and may try again later.
-// If 4,096 nodes are attached, another one is refused with STATUS_EXHAUSTED. A node pointer is valid until
+// node is lost and the new node replaces it. If not, the new node is refused with STATUS_EXISTS and may try again
+// later. If 4,096 nodes are attached, further nodes are refused with STATUS_EXHAUSTED. A node pointer is valid until
 // core_detach() or until ops->node_lost is called with its link.
 enum status core_attach(struct core *c, const struct node_hello *hello, void *link, int64_t now_us,
                         struct core_node **node_p);
@@ -206,6 +208,7 @@ void core_scored(struct core *c, struct core_node *node, const struct score_resu
 
 struct sequence_result {
     uint64_t request;
+    uint64_t bin; // id of the bin that had the request; 0: not given
     const int32_t *tokens;
     const struct token_logprob *logprobs; // [n_tokens] or NULL if not asked for
     int n_tokens;
@@ -232,7 +235,7 @@ void core_drafts(struct core *c, struct core_node *node, const struct node_draft
 // batch of events, and at core_next_deadline_us() at the latest. The work of one tick is bounded. While work is left,
 // core_next_deadline_us() returns a time that has passed, so the caller handles new events and ticks again. Requests
 // become overdue in the order in which overdue requests are served: by due time, then by age. So the bound of a tick
-// never lets a request overtake one that is due earlier.
+// never lets a request overtake a request that is due earlier.
 void core_tick(struct core *c, int64_t now_us);
 int64_t core_next_deadline_us(const struct core *c); // INT64_MAX: the core needs no tick before the next event
 
@@ -243,6 +246,11 @@ bool core_idle(const struct core *c);
 void core_release_nodes(struct core *c, int64_t now_us);
 
 // --- status
+struct core_load {
+    int requests, background; // all requests; those in the background
+    int places;               // sequences that the worker groups can run at one time
+};
+struct core_load core_get_load(const struct core *c);
 struct node_status {
     struct node_hello hello;
     const char *state; // see core_health_state()
@@ -266,7 +274,7 @@ struct bin_totals {
         node_visits;    // steps of searches in the index of nodes (node_index.h)
 };
 struct core_totals {
-    uint64_t requests, done, failed, cancelled, refused, replays, degraded;
+    uint64_t requests, done, failed, cancelled, refused, replays, preemptions, degraded;
     uint64_t prompt_tokens, kept_tokens, completion_tokens;
     uint64_t skipped[SKIP_COUNT];
     uint64_t limited[PRUNE_KINDS]; // requests that a rule for pruning changed (request_spec.limited_by)
@@ -281,6 +289,20 @@ struct class_status {
     int max_requests;
     int64_t max_tokens;
 };
+// The agreement of the answers of a tenant (agreement.h).
+struct tenant_agreement {
+    char *tenant; // owned
+    struct agreement_counts counts;
+    struct agreement_state windows[AGREEMENT_WINDOWS]; // [n_windows]
+    int n_windows;
+};
+struct shadow_status {
+    bool on;     // a share of the pruned requests gets shadows
+    int waiting; // shadows that wait for an idle worker group
+    struct shadow_totals totals;
+    struct tenant_agreement *tenants; // [n_tenants] owned by the status
+    int n_tenants;
+};
 struct core_status {
     bool ready, draining;
     int waiting, running;
@@ -293,6 +315,7 @@ struct core_status {
     const char *calibration_problem; // see core_calibration_problem(); NULL: no problem
     int n_nodes;
     struct node_status *nodes; // owned by the status
+    struct shadow_status shadow;
 };
 void core_get_status(const struct core *c, struct core_status *status);
 void core_status_fini(struct core_status *status);

@@ -18,6 +18,7 @@ struct node_health {
     int64_t missed_us;        // time at which the node received the request whose score timed out; 0: none
     int lost;                 // unanswered requests that the node's heartbeat no longer counts (a fault)
     int64_t counted_us;       // the last time that `lost` was counted
+    int64_t excused_us;       // time in which this process did not run, since the node last had no request
     bool met;                 // true once health.c has handled the node as new
 };
 
@@ -81,7 +82,7 @@ static inline void node_counts_progress(struct core_node *node, uint64_t progres
 }
 
 // Notes that a request of the node got its score or its first token. A probing node (admitted again after an ejection)
-// may then have twice as many requests at once, up to its own limit.
+// may then have twice as many requests at the same time, up to its own limit.
 static inline void node_answered(struct core_node *node)
 {
     int *admitted = &node->sched.limits.max_seqs, most = node->hello.max_seqs;

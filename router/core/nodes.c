@@ -365,7 +365,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
 {
     struct core_node *old = node_by_id(c, hello->node_id);
     TRY(node_hello_check(c, hello, old, now_us));
-    // The new node is linked before the old one is removed, so that requests of the old node find the new one.
+    // The new node is linked before the old node is removed, so that requests of the old node find the new node.
     struct core_node *node = node_create(c, hello, link, now_us);
     node->sched.next = c->view.nodes;
     c->view.nodes = &node->sched;

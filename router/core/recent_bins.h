@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The bins dispatched last to one pool, so that people can see how prompts are packed. No decision depends on them. One
-// thread.
+// The latest bins of one pool, which show people how prompts are packed. No decision depends on them. One thread.
 #pragma once
 
 #include "router/core/node.h"
@@ -32,5 +31,5 @@ struct recent_bins {
 // Adds a bin. Call after the requests were placed on the node.
 void recent_bins_add(struct recent_bins *recent, const struct core_node *node, uint64_t bin, int64_t rows,
                      struct request *const *requests, int n, int64_t now_us);
-// Returns the i-th latest bin, or NULL if there are fewer bins. i = 0 is the latest one.
+// Returns the i-th latest bin, or NULL if there are fewer bins. The latest bin has i = 0.
 const struct recent_bin *recent_bins_get(const struct recent_bins *recent, int i);

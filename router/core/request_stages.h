@@ -8,7 +8,7 @@
 
 // The obstacle that a request found when it joined the queue of a pool.
 enum stage_wait {
-    STAGE_WAIT_NONE,    // a node could take it at once
+    STAGE_WAIT_NONE,    // a node could take it immediately
     STAGE_WAIT_QUEUE,   // a node had room, but other requests waited already
     STAGE_WAIT_BUSY,    // each node with room computed a bin
     STAGE_WAIT_ROOM,    // each node had its outstanding bins, or as many requests as it may have
@@ -22,7 +22,7 @@ struct request_stage {
     char *node_id; // node that took the request; owned; NULL: none did
     enum stage_wait wait;
     int waiting;      // requests that waited for the pool when the request joined
-    int bin_requests; // requests in the bin, this one included
+    int bin_requests; // requests in the bin, including this request
     int64_t bin_rows; // rows of the bin that its node computes
     int token_budget; // token budget of the node
 };

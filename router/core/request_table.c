@@ -109,7 +109,8 @@ static void heap_place(struct request_timers *timers, struct request *r, int ind
     r->links.timer_index = index;
 }
 
-// Returns true if the timer of `a` expires before the timer of `b`. At equal times, the older request's comes first.
+// Returns true if the timer of `a` expires before the timer of `b`. At equal times, the timer of the older request is
+// first.
 static bool timer_is_before(const struct request *a, const struct request *b)
 {
     if (a->links.timer_us != b->links.timer_us) return a->links.timer_us < b->links.timer_us;

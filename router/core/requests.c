@@ -18,7 +18,7 @@
 // LOSSES_ALONE on, the request may be the cause, so it runs alone. At LOSSES_MAX, the request counts as the cause.
 enum { LOSSES_ALONE = 2, LOSSES_MAX };
 
-// A speculator may take this many times the expected time for a score, and never longer than a day.
+// A score may take this many times the expected time on a speculator, but at most a day.
 #define SCORE_TIMES  4.0
 #define SCORE_US_MAX 86.4e9
 
@@ -70,10 +70,10 @@ static void request_leave(struct core *c, struct request *r, int64_t now_us)
     if (c->view.reservation.request == &r->sched) core_clear_reservation(c);
 }
 
-static void request_wait(struct core *c, struct request *r)
+// `returned` is true if the request comes back from a node.
+static void request_wait(struct core *c, struct request *r, bool returned)
 {
     enum node_role role = waiting_role(r);
-    bool returned = r->account.losses; // true: the request comes back from a lost node
     int64_t due_us = estimate_due_us(&c->view, role, &r->sched, r->account.charged_us);
     request_stage_joined(c, r, role);
     waiting_set_add(&c->waiting[role], &r->sched, due_us, returned);
@@ -142,6 +142,7 @@ static void log_end(const struct request *r, enum finish_reason reason, enum sta
         LOG_FIELD("drafted", u->draft_tokens),
         LOG_FIELD("accepted", u->draft_accepted_tokens),
         LOG_FIELD("replays", u->replays),
+        LOG_FIELD("preemptions", u->preemptions),
         LOG_MS("queue_ms", t->queue_us),
         LOG_MS("score_ms", t->score_us),
         LOG_MS("pack_wait_ms", t->pack_wait_us),
@@ -180,8 +181,9 @@ void core_request_finish(struct core *c, struct request *r, enum finish_reason r
     waiting_set_release(&r->sched);
     ledger_ended(&c->ledger, r, reason, status, now_us);
     request_set_state(r, end_state(reason));
-    log_end(r, reason, status);
+    if (!r->shadow) log_end(r, reason, status);
     r->sink.done(r->sink.user, r, reason, status, text);
+    if (r->state == REQUEST_DONE) shadow_take(c, r, now_us);
     request_free(r);
 }
 
@@ -199,7 +201,7 @@ void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_
     if (r->state != REQUEST_SCORING) request_set_state(r, REQUEST_SCORING);
     r->score_deadline_us = now_us + c->options.score_timeout_us;
     if (sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched))
-        request_wait(c, r);
+        request_wait(c, r, r->account.losses);
     else // a speculator scored an earlier turn of the conversation, but all speculators have left since
         core_request_unscorable(c, r, c->open_nodes[NODE_SPECULATOR] ? SKIP_TOO_LONG : SKIP_NO_NODE, now_us);
 }
@@ -233,19 +235,15 @@ void core_request_ready(struct core *c, struct request *r, int64_t now_us)
         request_fail(c, r, STATUS_OUT_OF_RANGE, status_message(), now_us);
         return;
     }
-    request_wait(c, r);
+    request_wait(c, r, false);
 }
 
-static void request_keep_all(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us)
+static void go_on_whole(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us)
 {
     if (r->conversation) core_request_set_prefix(c, r, &(struct token_range){0, r->spec.n_tokens - 1}, 1);
     conversation_free(r->conversation);
     r->conversation = NULL;
-    r->skip = reason;
-    r->keep_rate = 1;
-    r->kept = mem_alloc(sizeof *r->kept);
-    r->kept[0] = (struct token_range){0, r->spec.n_tokens - 1};
-    r->n_kept_ranges = 1;
+    request_keep_all(r, reason);
     core_request_ready(c, r, now_us);
 }
 
@@ -273,13 +271,13 @@ void core_request_unscorable(struct core *c, struct request *r, enum skip_reason
 {
     for (struct request *sharer; (sharer = score_sharing_take(r));)
         core_request_unscorable(c, sharer, reason, now_us);
-    request_leave(c, r, now_us); // before the request ends, so that no cancel is sent to a speculator that gave it up
+    request_leave(c, r, now_us); // must precede the end, so that no cancel is sent to the speculator
     bool whole_was_asked_for = reason == SKIP_OFF || reason == SKIP_KEEP_ALL || reason == SKIP_UNCALIBRATED;
     if (score_is_required(r) && !whole_was_asked_for) {
         enum status status = unscorable_status(c, r, reason);
         request_fail(c, r, status, status_message(), now_us);
     } else {
-        request_keep_all(c, r, reason, now_us);
+        go_on_whole(c, r, reason, now_us);
     }
 }
 
@@ -299,6 +297,11 @@ void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t 
 void core_request_replay(struct core *c, struct request *r, enum node_loss loss, int64_t now_us)
 {
     request_leave(c, r, now_us);
+    if (r->shadow) {
+        core_request_finish(c, r, FINISH_REASON_CANCELLED, STATUS_CANCELLED, "its worker group was lost", false,
+                            now_us);
+        return;
+    }
     request_set_state(r, REQUEST_READY);
     ledger_replayed(&c->ledger, r, loss);
     // There are tokens left to generate, because core_request_step() ends a request with its last token.
@@ -312,8 +315,19 @@ void core_request_replay(struct core *c, struct request *r, enum node_loss loss,
         request_fail(c, r, STATUS_INTERNAL, status_message(), now_us);
     } else {
         r->sched.runs_alone = r->account.losses >= LOSSES_ALONE && c->options.policy == BIN_DATASET;
-        request_wait(c, r);
+        request_wait(c, r, true);
     }
+}
+
+void core_request_preempt(struct core *c, struct request *r, int64_t now_us)
+{
+    log_event(LOG_DEBUG, "request_preempted", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
+              LOG_FIELD("node", r->account.node->hello.node_id), LOG_FIELD("tokens", r->usage.completion_tokens));
+    c->ops.send_cancel(r->account.node->link, &r->number, 1);
+    request_leave(c, r, now_us);
+    request_set_state(r, REQUEST_READY);
+    ledger_preempted(&c->ledger, r);
+    request_wait(c, r, true);
 }
 
 // --- time
@@ -332,7 +346,7 @@ static void score_timed_out(struct core *c, struct request *r, int64_t now_us)
 void core_request_expire(struct core *c, struct request *r, int64_t now_us)
 {
     if (r->usage.completion_tokens == 0 && r->spec.ttft_deadline_us <= now_us) {
-        status_fail(STATUS_DEADLINE, "no %s came before %s: allow more time, or send fewer requests at once",
+        status_fail(STATUS_DEADLINE, "no %s came before %s: allow more time, or send fewer requests at the same time",
                     r->spec.score_only ? "score" : "token", request_deadline_name(r));
         request_fail(c, r, STATUS_DEADLINE, status_message(), now_us);
     } else if (r->state == REQUEST_SCORING && r->score_deadline_us <= now_us) {

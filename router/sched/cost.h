@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The cost model of a node, learned from the passes that it measures at its start and then from those it reports:
+// The cost model of a node, learned from the passes that the node measures at its start and reports later:
 //
 //     us = fixed + row * rows + pair * pairs
 //

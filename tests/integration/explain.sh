@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # forepack explain: the numbers and names that it gives are those of the cluster, in each prefill mode, and requests that
-# shared a bin are counted. Who may see nodes is in identity.sh.
+# shared a bin are counted. The HTTP API gives the same. Who may see nodes is in identity.sh.
 . "$(dirname "$0")/lib.sh"
 
 start_up --threads 1 --worker-option node-id=heavy --speculator-option node-id=reader
@@ -14,6 +14,27 @@ is '.stages.mode == "on" and .stages.keep_rate == 0.3 and .stages.limited == fal
 is '.stages.score == {"node_id": "reader", "bin_requests": 1, "bin_rows": .usage.scored_tokens, "token_budget": 2048, "wait": "", "waiting": 0}'
 is '.stages.prefill.node_id == "heavy" and .stages.prefill.bin_rows == .usage.kept_tokens and .stages.prefill.bin_requests == 1'
 is '.usage.kept_tokens < .usage.prompt_tokens / 2 and .text != ""'
+
+# Over HTTP the field "explain" gives the same to each API: whole answers, and the last event of a stream with it.
+post() { jq -c "$2" <<<'{"max_tokens": 2, "keep_rate": 0.3, "prefill": "on", "explain": true}' | curl -s "http://127.0.0.1:$http_port$1" -d @-; }
+explained() {
+    post "$1" "$2" | sed -n 's/^data: //; /^{/p' | jq -c '.. | .explain? // empty | objects' >"$work/answer"
+    equal 1 "$(wc -l <"$work/answer")" "explanations of $1: $(post "$1" "$2")"
+    is '.stages.mode == "on" and .stages.keep_rate == 0.3 and .stages.limited == false and .stages.prefill.node_id == "heavy"'
+    is '.stages.prefill.bin_requests == 1 and .stages.score.node_id == "reader" and .stages.score.wait == ""'
+    is '.timing.ttft_ms > 0 and .timing.total_ms >= .timing.ttft_ms and .timing.score_ms > 0'
+}
+text="\"$(seq -s ' ' 300)\""
+for stream in false true; do
+    explained /v1/completions ". + {stream: $stream, prompt: (\"1 $stream\" + $text)}"
+    explained /v1/chat/completions ". + {stream: $stream, messages: [{role: \"user\", content: (\"2 $stream\" + $text)}]}"
+    explained /v1/messages ". + {stream: $stream, messages: [{role: \"user\", content: (\"3 $stream\" + $text)}]}"
+    explained /v1/responses "del(.max_tokens) + {max_output_tokens: 2, stream: $stream, input: (\"4 $stream\" + $text)}"
+done
+post /v1/completions '. + {prompt: "Hi", explain: false}' >"$work/answer"
+is 'has("usage") and (has("explain") | not)'
+post /v1/completions '. + {prompt: "Hi", explain: 1}' >"$work/answer"
+is '.error.message == "explain: must be true or false"'
 
 # The router holds the score of the same prompt. Without pruning, the time of the whole prompt is predicted.
 explain --prompt-file "$work/report.txt" --prefill on --keep-rate 0.3 --json >"$work/answer"

@@ -62,6 +62,13 @@ equal 1 "$(as boss status --json | jq '.nodes | length')" "nodes that an operato
 explain() { as "$1" explain --prompt Hi --max-tokens 1 --json | jq -c '[.stages.limited, (.stages.prefill | type), .timing.ttft_ms > 0]'; }
 equal '[true,"null",true]' "$(explain acme)" "a request that a tenant has explained"
 equal '[false,"object",true]' "$(explain boss)" "a request that an operator has explained"
+over_http() {
+    curl -s -H @<(printf 'x-api-key: '; cat "$work/$1.key") "http://127.0.0.1:$http_port/v1/completions" \
+        -d '{"prompt": "Hi", "max_tokens": 1, "explain": true}' |
+        jq -c '.explain | [.stages.limited, (.stages.prefill | type), .timing.ttft_ms > 0]'
+}
+equal '[true,"null",true]' "$(over_http acme)" "a request that a tenant has explained over HTTP"
+equal '[false,"object",true]' "$(over_http boss)" "a request that an operator has explained over HTTP"
 
 # Limits.
 ask few Hi >/dev/null

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# forepack up: options of the router, of workers and of speculators reach their programs, for any number of
-# options, and a cluster with API keys and TLS becomes ready once all its nodes are attached.
+# forepack up: options of the router, of workers and of speculators reach their programs, for any number of options.
+# Nodes keep their costs next to their packed weights. A cluster with API keys and TLS becomes ready once all its nodes
+# are attached.
 . "$(dirname "$0")/lib.sh"
 
 (umask 077 && "$bin/forepack" keys add --file "$work/keys" --id boss --tenant ops --operator >"$work/boss.key" 2>/dev/null)
@@ -10,8 +11,9 @@ many=()
 for i in $(seq 1 60); do many+=(--router-option "max-wait-ms=$((i + 100))"); done
 "$source_dir/deploy/certificates.sh" "$work/certs" router=127.0.0.1 >/dev/null
 trap '' HUP # as under nohup
-start_up --threads 1 --tls-cert "$work/certs/router.pem" --tls-key "$work/certs/router.key" --api-keys "$work/keys" --chat-template "$work/angles.jinja" "${many[@]}" \
-    --router-option served-model-name=last --router-option metrics-open --worker-option max-model-len=128 \
+mkdir "$work/packed"
+start_up --threads 1 --packed-cache "$work/packed" --tls-cert "$work/certs/router.pem" --tls-key "$work/certs/router.key" --api-keys "$work/keys" --chat-template "$work/angles.jinja" "${many[@]}" \
+    --prune-rule keep-at-least:0.5 --drafts-rule off --image-text '[image]' --router-option served-model-name=last --router-option metrics-open --worker-option max-model-len=128 \
     --speculator-option node-id=reader
 kill -HUP "$up_pid" # its drain would end the tests below
 
@@ -28,12 +30,17 @@ equal 2 "$(as_boss status --json | jq '.nodes | length')" "the nodes of a cluste
 equal reader "$(as_boss status --json | jq -r '.nodes[] | select(.role == "speculator") | .node_id')" "the speculator's id"
 if as_boss generate --prompt Hello --max-tokens 500 >/dev/null 2>"$work/error"; then fail "over the workers' context"; fi
 grep -q "128" "$work/error" || fail "wrong reason: $(cat "$work/error")"
+grep "router settings" "$work/up.log" | grep -q 'image-text="*\[image\]"* .*prune-rule=keep-at-least:0.5 drafts-rule=off' ||
+    fail "a rule was dropped: $(grep "router settings" "$work/up.log")"
+equal 2 "$(grep -c ' costs_measured ' "$work/up.log")" "nodes that measured their costs"
 grep "settings" "$work/up.log" | grep -q "max_wait_ms=160\|max-wait-ms=160" || fail "an option was dropped"
 stop_up
 
 # The threads of nodes are a share of the cores that this process may use, not of all cores.
 taskset -cp "$(taskset -cp $$ | grep -oE '[0-9]+' | tail -n 1)" $$ >/dev/null
-start_up
+start_up --packed-cache "$work/packed"
+grep -q 'speculator costs_found passes=[1-9]' "$work/up.log" || fail "the speculator measured its costs again"
+grep -q 'worker costs_ignored .*configuration' "$work/up.log" || fail "the worker has another context than in its costs"
 for pid in $(cat "/proc/$up_pid/task/$up_pid/children"); do tr '\0' ' ' <"/proc/$pid/cmdline" && echo; done >"$work/children"
 equal 2 "$(grep -c -- '--threads 1 ' "$work/children")" "nodes with one thread on one core: $(cat "$work/children")"
 stop_up

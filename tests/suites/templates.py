@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Renders the templates of a suite by `forepack render` and compares the texts with those of the suite.
+"""Renders the templates of a suite by `forepack render` and compares the results with the suite's texts.
 
 Usage: templates.py SUITE CHECKOUT FOREPACK
 
-Nothing of a suite is stored here: its own tests are read, or run and watched, for templates, variables and texts.
-`forepack render` knows one environment, that of chat templates in transformers: trim_blocks, lstrip_blocks, no
-autoescaping, a `tojson` without HTML escapes. So Jinja renders each case in this environment, too. A case counts as
-passed if the text is the suite's or Jinja's, and if both refuse the template. Cases that need what chat templates do
-not have (other delimiters, includes, own filters, variables that are not JSON) are counted and left out.
+This script takes templates, variables and texts from the suite's own tests, which it reads or runs. `forepack render`
+has the environment of chat templates in transformers: trim_blocks, lstrip_blocks, no autoescaping, and a `tojson`
+without HTML escapes. Jinja also renders each case in this environment. A case passes if `forepack render` gives the
+text of the suite or of Jinja, or if Jinja and `forepack render` both refuse the template. Cases with features that chat
+templates do not have (other delimiters, includes, own filters, variables that are not JSON) are counted and left out.
 """
 import datetime
 import json
@@ -62,11 +62,11 @@ def environment(now):
     return env
 
 
-# --- cases of the suites: name, template, variables, text or None if the suite does not say it
+# --- cases of the suites: name, template, variables, expected text (None: the suite has none)
 
 
 def jinja_cases(checkout):
-    """Runs the suite's tests and watches which templates they render."""
+    """Runs the suite's tests and records the templates that they render."""
     with tempfile.TemporaryDirectory() as folder:
         with open(os.path.join(folder, "watch_templates.py"), "w") as file:
             file.write(WATCH % os.path.join(folder, "cases.jsonl"))
@@ -219,7 +219,7 @@ LITERAL = re.compile(r'R"(\w*)\((.*?)\)\1"|"((?:\\.|[^"\\])*)"|//[^\n]*|/\*.*?\*
 
 
 def split(source, at):
-    """Returns the arguments of a call from the position after its bracket, and the position after the call."""
+    """Returns the arguments of a call and the position after the call. `at` follows the opening bracket."""
     arguments, depth, start = [], 0, at
     while True:
         match = LITERAL.match(source, at)

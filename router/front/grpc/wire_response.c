@@ -137,12 +137,6 @@ static void timing_fill(const struct request *r, Forepack__V1__Timing *m)
     m->predicted_pruned_ms = r->predicted.pruned_us / 1e3;
 }
 
-// The messages of Completion.stages, whose texts are borrowed from the request.
-struct stages {
-    Forepack__V1__Stages stages;
-    Forepack__V1__Stage of[NODE_ROLES];
-};
-
 // Returns NULL if no node of the pool was asked.
 static Forepack__V1__Stage *stage_fill(const struct request_stage *stage, Forepack__V1__Stage *m)
 {
@@ -157,9 +151,10 @@ static Forepack__V1__Stage *stage_fill(const struct request_stage *stage, Forepa
     return m;
 }
 
-static Forepack__V1__Stages *stages_fill(const struct request *r, bool for_operator, struct stages *m)
+void wire_explanation_fill(const struct request *r, bool for_operator, struct wire_explanation *m)
 {
     const struct prefill *prefill = &r->spec.prefill;
+    timing_fill(r, &m->timing);
     forepack__v1__stages__init(&m->stages);
     m->stages.mode = (char *)prefill_mode_name(prefill->mode);
     m->stages.quality = prefill->quality;
@@ -169,7 +164,6 @@ static Forepack__V1__Stages *stages_fill(const struct request *r, bool for_opera
         m->stages.score = stage_fill(&r->stages[NODE_SPECULATOR], &m->of[NODE_SPECULATOR]);
         m->stages.prefill = stage_fill(&r->stages[NODE_WORKER], &m->of[NODE_WORKER]);
     }
-    return &m->stages;
 }
 
 void wire_prefill_format(const struct request *r, char text[WIRE_PREFILL_ROOM])
@@ -182,12 +176,13 @@ void wire_completion_send(struct rpc_call *call, const struct request *r, bool r
                           enum status status, const char *message)
 {
     Forepack__V1__Usage usage;
-    Forepack__V1__Timing timing;
+    struct wire_explanation explanation;
     usage_fill(&r->usage, &usage);
-    timing_fill(r, &timing);
+    wire_explanation_fill(r, grpc_is_operator(call), &explanation);
     Forepack__V1__Completion completion = FOREPACK__V1__COMPLETION__INIT;
     completion.usage = &usage;
-    completion.timing = &timing;
+    completion.timing = &explanation.timing;
+    if (r->spec.explain) completion.stages = &explanation.stages;
     if (return_kept && r->kept) {
         struct token_range *sorted;
         completion.n_kept = (size_t)request_sort_kept(r, &sorted);
@@ -202,8 +197,6 @@ void wire_completion_send(struct rpc_call *call, const struct request *r, bool r
     char limit[REQUEST_LIMIT_ROOM];
     request_limit_format(r, limit);
     completion.prefill_limit = limit;
-    struct stages stages;
-    if (r->spec.explain) completion.stages = stages_fill(r, grpc_is_operator(call), &stages);
     completion_send(call, r->id, reason, &completion, status, message);
     free(completion.kept);
 }
@@ -231,4 +224,87 @@ void wire_score_send(struct rpc_call *call, const struct request *r)
     response.prefill_reason = (char *)request_rate_reason(r);
     reply_unary(call, &response.base);
     free(response.kept);
+}
+
+// --- compressions
+
+static ProtobufCBinaryData text_of(const json_t *string)
+{
+    return (ProtobufCBinaryData){json_string_length(string), (uint8_t *)json_string_value(string)};
+}
+
+struct kept_message {
+    Forepack__V1__KeptText kept;
+    Forepack__V1__ByteRange *ranges, **range_list; // owned
+};
+
+static void kept_fill(const struct compress_text *text, struct kept_message *m)
+{
+    forepack__v1__kept_text__init(&m->kept);
+    m->ranges = mem_alloc_array((size_t)text->n_kept + 1, sizeof *m->ranges);
+    m->range_list = mem_alloc_array((size_t)text->n_kept + 1, sizeof *m->range_list);
+    for (int k = 0; k < text->n_kept; k++) {
+        m->range_list[k] = &m->ranges[k];
+        forepack__v1__byte_range__init(&m->ranges[k]);
+        m->ranges[k].start = (uint32_t)text->kept[k].start;
+        m->ranges[k].end = (uint32_t)text->kept[k].end;
+    }
+    m->kept.message = (uint32_t)text->message;
+    m->kept.rule = (char *)compress_rule_name(text->rule);
+    m->kept.ranges = m->range_list;
+    m->kept.n_ranges = (size_t)text->n_kept;
+}
+
+// Fills in the messages [n] of a chat.
+static void messages_fill(const struct compression *c, Forepack__V1__Message *messages, Forepack__V1__Message **list)
+{
+    for (size_t i = 0; i < json_array_size(c->input); i++) {
+        const json_t *message = json_array_get(c->input, i);
+        list[i] = &messages[i];
+        forepack__v1__message__init(list[i]);
+        list[i]->role = (char *)json_string_value(json_object_get(message, "role"));
+        list[i]->content = text_of(json_object_get(message, "content"));
+    }
+}
+
+static void compression_send(struct rpc_call *call, const struct compression *c)
+{
+    Forepack__V1__CompressResponse response = FOREPACK__V1__COMPRESS_RESPONSE__INIT;
+    size_t n = json_array_size(c->input);
+    Forepack__V1__Message *messages = mem_alloc_array(n + 1, sizeof *messages),
+                          **list = mem_alloc((n + 1) * sizeof *list);
+    struct kept_message *kept = mem_alloc_array((size_t)c->n_texts + 1, sizeof *kept);
+    response.kept = mem_alloc_array((size_t)c->n_texts + 1, sizeof *response.kept);
+    messages_fill(c, messages, list);
+    response.messages = list;
+    response.n_messages = n;
+    if (!n) response.text = text_of(c->input);
+    for (int i = 0; i < c->n_texts; i++) {
+        kept_fill(&c->texts[i], &kept[i]);
+        if (c->texts[i].units.n) response.kept[response.n_kept++] = &kept[i].kept;
+    }
+    response.tokens_before = (uint32_t)c->tokens_before;
+    response.tokens_after = (uint32_t)c->tokens_after;
+    response.keep_rate = c->keep_rate;
+    response.decided_by = (char *)c->decided_by;
+    response.prefill_limit = (char *)c->limit;
+    response.score_ms = c->score_ms;
+    reply_unary(call, &response.base);
+    for (int i = 0; i < c->n_texts; i++) {
+        free(kept[i].ranges);
+        free(kept[i].range_list);
+    }
+    free(kept);
+    free(response.kept);
+    free(messages);
+    free(list);
+}
+
+void wire_compression_send(void *to, const struct compression *c, enum status status)
+{
+    if (status == STATUS_OK)
+        compression_send(to, c);
+    else
+        reply_refuse(to, status);
+    rpc_call_unref(to);
 }

@@ -55,7 +55,8 @@ static struct anthropic_end end_of(const struct http_generation *g, const struct
     const struct message *m = g->data.value;
     bool named = choice->stop >= 0 && choice->stop < m->n;
     bool calls = choice->chat && chat_answer_calls(choice->chat);
-    return (struct anthropic_end){choice->reason, named ? m->strings[choice->stop] : NULL, &g->usage, calls};
+    return (struct anthropic_end){choice->reason, named ? m->strings[choice->stop] : NULL, &g->usage, calls,
+                                  &g->explanation};
 }
 
 static void anthropic_begin(struct http_generation *g, struct http_choice *choice, struct bytes *out)

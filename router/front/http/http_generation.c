@@ -7,6 +7,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
+#include "router/front/http/http_explain.h"
 #include "router/front/http/http_generation_collector.h"
 #include "router/front/http/http_generation_reader.h"
 #include "router/front/http/http_generation_streamer.h"
@@ -43,9 +44,10 @@ static void generation_drop_output(struct http_generation *g)
     free(g->choices);
     g->choices = NULL;
     g->n_choices = 0;
+    bytes_free(&g->explanation);
 }
 
-// Ends the generation and frees its output. If the client does not read, only the queued bytes of the answer keep
+// Ends the generation and frees its output. If the client does not read, only the queued bytes of the answer stay in
 // memory.
 static void generation_end(struct http_generation *g)
 {
@@ -100,6 +102,12 @@ static void kept_add(struct http_choice *choice, const struct request *r)
     free(sorted);
 }
 
+static void explanation_add(struct http_generation *g, const struct request *r)
+{
+    struct principal *p = g->client.principal;
+    http_explain_add(r, !p || principal_is_operator(p), &g->explanation);
+}
+
 static void generation_done(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
                             const char *message)
 {
@@ -115,11 +123,12 @@ static void generation_done(struct answer *a, const struct request *r, enum fini
     choice->reason = reason;
     choice->stop = a->stop;
     if (g->return_kept && r->kept) kept_add(choice, r);
+    if (r->spec.explain && choice->index == 0) explanation_add(g, r);
     bool is_last = --g->n_left == 0;
     if (g->stream) {
         http_streamer_finish(g, choice, &rest, is_last);
     } else {
-        http_collector_add(g, choice, &rest); // the result is ignored: the answer ends here anyway
+        http_collector_add(g, choice, &rest); // ignores the result, because the answer ends here
         http_collector_finish(g, choice);
         if (is_last) http_collector_answer(g);
     }
@@ -157,6 +166,7 @@ void http_generation_start(struct http_exchange *x, const struct front *front, s
     g->client.ops = &generation_ops;
     g->client.front = front;
     g->client.principal = principal_ref(call->principal);
+    g->client.background = call->background;
     snprintf(g->id, sizeof g->id, "%s-%016llx", api->id_prefix, (unsigned long long)call->number);
     http_trace_open(x, &g->client);
     call->client = &g->client;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A generation over HTTP: one exchange with its prompts and choices. The answer is one JSON body, or a stream of
-// server-sent events. struct http_api has the functions that depend on the API: they read the body's fields and format
-// the answer.
+// A generation over HTTP: the prompts and choices of one HTTP request, and their answer: one JSON body, or a stream of
+// server-sent events. struct http_api has the functions that depend on the API: they read the fields of the request and
+// format the answer.
 //
 //   http_generation.c            starts and ends a generation, receives tokens from the core
 //   http_generation_reader.c     converts the body to requests
@@ -9,6 +9,7 @@
 //   http_generation_streamer.c   sends server-sent events
 //   http_sections.c              splits answers into reasoning, content and tool calls
 //   http_usage.c                 writes usage and headers of an answer
+//   http_explain.c               writes what each stage decided
 #pragma once
 
 #include "router/front/http/http_call.h"
@@ -22,12 +23,12 @@ enum { HTTP_LOGPROB_LISTS = 4 }; // largest number of lists of log-probabilities
 
 struct http_choice {
     int index;                // index in http_generation.choices
-    bool echoed;              // the text has begun; the echo, if any, is part of it
+    bool echoed;              // the text has begun: it contains the echo of the prompt, if an echo was asked for
     struct chat_answer *chat; // state that splits the text into sections; NULL: the text is not split
-    struct bytes text;        // whole answers only: the text so far; the content only, if the text is split
+    struct bytes text;        // whole answers only: the text so far; if the text is split, only its content
 
-    // The next four fields are JSON lists without brackets. `logprobs` are the lists of http_api.add_logprobs; in a
-    // stream, the part that is not sent yet.
+    // The next four fields are JSON lists without brackets. http_api.add_logprobs fills `logprobs`; in a stream, they
+    // have only the entries that are not sent yet.
     struct bytes logprobs[HTTP_LOGPROB_LISTS];
     struct bytes prompt_logprobs; // whole answers only; empty except in the first choice of a prompt
     struct bytes token_ids;       // whole answers only: token ids of the answer, if asked for
@@ -36,7 +37,7 @@ struct http_choice {
     enum finish_reason reason;    // set at the end
     int stop;                     // as in struct answer; set at the end
     struct request_usage counted; // part of the generation's usage that this choice has added so far
-    int64_t n_characters;         // characters in the text of the tokens whose log-probabilities were added
+    int64_t n_characters;         // number of characters of the tokens whose log-probabilities were added
 };
 
 struct http_api {
@@ -46,7 +47,7 @@ struct http_api {
     const char *chunk_object; // member "object" of an event; NULL: events have none
     enum context_words context_words;
     enum status (*read)(const json_t *body, struct http_input *in);
-    // Appends the chunk's log-probabilities to `lists`. With echo_logprobs, the prompt's log-probabilities come first.
+    // Appends the chunk's log-probabilities to `lists`; with echo_logprobs, first the prompt's log-probabilities.
     // NULL: the API has no log-probabilities.
     void (*add_logprobs)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                          struct bytes lists[HTTP_LOGPROB_LISTS]);
@@ -59,8 +60,8 @@ struct http_api {
     // the API does not have this field.
     void (*add_prompt_logprobs)(struct http_generation *g, struct http_choice *choice,
                                 const struct answer_chunk *chunk);
-    // For streams: the functions from here to `fail` append events to `out`. `begin` is called once for each choice;
-    // NULL: the API has no first event.
+    // Streams only: the functions from here to `fail` append events to `out`. `begin` is called once for each choice;
+    // NULL: the API has no event for the begin of a choice.
     void (*begin)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
     void (*chunk)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                   struct bytes *out);
@@ -71,7 +72,7 @@ struct http_api {
     void (*finish)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
     void (*end)(struct http_generation *g, struct bytes *out); // after the last choice; may be NULL
     void (*fail)(struct http_generation *g, enum status status, const char *message, struct bytes *out);
-    // For whole answers: appends the body.
+    // Whole answers only: appends the body.
     void (*whole)(struct http_generation *g, struct bytes *out);
 };
 
@@ -93,7 +94,7 @@ struct http_generation {
     // [n_choices] the choices of the first prompt, then the choices of the next prompt, and so on
     struct http_choice *choices;
     int n_choices;
-    struct bytes *echoes; // [n_choices / n] texts of the prompts, with which their choices start; NULL: no echo
+    struct bytes *echoes; // [n_choices / n] texts of the prompts, which the choices repeat; NULL: no echo
 
     // Core's thread only.
     int n_left;                 // choices that have not ended
@@ -102,12 +103,14 @@ struct http_generation {
     int64_t sent_us;            // time of the last event or ping, or of the submission
     struct request_usage usage; // counts each prompt once, and the outputs of all choices
     int reduced_tokens;         // smallest reduced max_tokens of the choices; 0: none was reduced
-    // The next five fields belong to the first choice:
+    // The next six fields belong to the first choice:
     char prefill[64];                       // see wire_prefill_format()
     char prefill_limit[REQUEST_LIMIT_ROOM]; // see request_limit_format()
     double keep_rate;                       // as in struct request
     struct prefill_prediction predicted;    // as in struct request
     const char *prefill_reason;             // see request_rate_reason(); static
+
+    struct bytes explanation; // see http_explain_add(); empty: not asked for, or the choice has not ended
 
     size_t collected_bytes;                  // part of streams->whole that belongs to this generation
     struct http_generation *previous, *next; // in the list of streams

@@ -27,7 +27,7 @@ static void answer_free(struct http_exchange *x, struct bytes *json)
 
 // --- models
 
-// Adds the members of OpenAI's API and then those of Anthropic's.
+// Adds the members of OpenAI's API, then the members of Anthropic's API.
 static void model_add(const struct http_service *service, const char *name, struct bytes *out)
 {
     const struct front *front = service->front;

@@ -34,7 +34,7 @@ struct http_input {
     bool single_call;            // the answer has at most one call
     bool required_call;          // the answer has at least one call
     const char *required_tool;   // with required_call: name of the tool that must be called; NULL: any tool
-    bool formatted;              // the grammar is that of response_format, which holds for text and not for calls
+    bool formatted;              // the grammar comes from response_format, which applies to text and not to calls
     bool system_turns;           // as in struct front; set before the body is read
     bool grammar_known;          // reading the requests compiles no grammar (wire_grammar_known())
     json_t *translated;          // a body of /v1/chat/completions that an API made from its own body; owned

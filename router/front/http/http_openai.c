@@ -20,6 +20,7 @@ void openai_end(const struct http_generation *g, struct bytes *out)
 {
     JSON_ADD(out, "],\"usage\":");
     http_usage_add(g, out);
+    json_add_explanation(out, &g->explanation);
     JSON_ADD(out, "}");
 }
 
@@ -45,7 +46,7 @@ void openai_event_end(const struct http_generation *g, struct bytes *out)
 
 void openai_stream_end(struct http_generation *g, struct bytes *out)
 {
-    if (g->include_usage) {
+    if (g->include_usage || g->explanation.n) {
         JSON_ADD(out, "data: ");
         openai_begin(g, g->api->chunk_object, out);
         openai_end(g, out);

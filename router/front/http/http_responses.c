@@ -99,7 +99,8 @@ static struct responses_end end_of(const struct http_generation *g, const struct
                                   .usage = &g->usage,
                                   .error = error,
                                   .cut = chat ? chat_answer_cut(chat) : OUTPUT_CUT_NONE,
-                                  .completed_s = (int64_t)time(NULL)};
+                                  .completed_s = (int64_t)time(NULL),
+                                  .explanation = &g->explanation};
 }
 
 static void responses_finish(struct http_generation *g, struct http_choice *choice, struct bytes *out)

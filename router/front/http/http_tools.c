@@ -85,7 +85,7 @@ static enum status tools_limit(struct http_input *in, json_t *names)
     return STATUS_OK;
 }
 
-// Reads {"mode", "tools"}: limits the tools to those listed.
+// Reads {"mode", "tools"}: limits the tools to the listed tools.
 static enum status read_allowed(const json_t *choice, struct http_input *in)
 {
     const json_t *allowed = json_object_get(choice, "tools");

@@ -75,8 +75,8 @@ static char *closed_value(const struct bytes *text, size_t n, const struct bytes
     return is_json ? closed.data : NULL;
 }
 
-// Returns those members of a cut object that are complete, or another value as it is. Anthropic's clients read the same
-// from the stream. Returns NULL if the text is empty.
+// Returns the complete members of a cut object, or another value as it is. Anthropic's clients read the same from the
+// stream. Returns NULL if the text is empty.
 static char *complete_members(const struct bytes *text)
 {
     struct bytes open = {0}; // closing brackets of the open lists and objects
@@ -135,6 +135,7 @@ void anthropic_add_message(struct bytes *out, const struct anthropic_answer *a, 
     JSON_ADD(out, "],");
     stop_add(out, end);
     end_usage_add(out, end->usage);
+    json_add_explanation(out, end->explanation);
     JSON_ADD(out, "}");
 }
 
@@ -218,6 +219,7 @@ void anthropic_add_end(struct bytes *out, struct anthropic_blocks *blocks, const
     stop_add(out, end);
     JSON_ADD(out, "}");
     end_usage_add(out, end->usage);
+    json_add_explanation(out, end->explanation);
     json_event_end(out);
     json_event_begin(out, "message_stop");
     json_event_end(out);

@@ -13,12 +13,13 @@ struct anthropic_answer {
     const char *model;
 };
 
-// How an answer ended.
+// The end of an answer and its cause.
 struct anthropic_end {
     enum finish_reason reason; // not FINISH_REASON_ERROR: see anthropic_add_error()
     const char *stop;          // the stop sequence that ended the answer; NULL: none
     const struct request_usage *usage;
-    bool calls; // the answer calls tools
+    bool calls;                      // the answer calls tools
+    const struct bytes *explanation; // see json_add_explanation()
 };
 
 // Adds the message of a complete answer. `chat` has the reasoning and the calls; NULL: the answer has only text.

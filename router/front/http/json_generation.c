@@ -13,7 +13,7 @@
 
 struct values {
     const char *model, *tenant, *user, *prefill, *drafts;
-    bool stream, include_usage, continuous_usage, return_kept, return_token_ids;
+    bool stream, include_usage, continuous_usage, return_kept, return_token_ids, explain;
     int64_t n, best_of, priority, ttft_deadline_ms;
     const json_t *stream_options, *stop, *stop_token_ids, *logit_bias, *pinned;
 };
@@ -41,6 +41,7 @@ static const struct json_field fields[] = {
     FIELD(pinned, LIST),
     FIELD(return_kept, BOOL),
     FIELD(return_token_ids, BOOL),
+    FIELD(explain, BOOL),
     {0},
 };
 static const struct json_field stream_fields[] = {
@@ -256,6 +257,7 @@ static void set_values(const struct values *v, struct json_generation *g)
     g->message.tenant = (char *)(v->tenant ? v->tenant : "");
     g->message.priority = (int32_t)v->priority;
     g->message.ttft_deadline_ms = (uint32_t)v->ttft_deadline_ms;
+    g->message.explain = v->explain;
     g->stream = v->stream;
     g->include_usage = v->include_usage || v->continuous_usage;
     g->continuous_usage = v->continuous_usage;

@@ -5,7 +5,7 @@
 
 #include <jansson.h>
 
-// Replaces the images in `messages` or `input` of the body, also those in results of tool calls.
+// Replaces the images in `messages` or `input` of the body, and the images in results of tool calls.
 void json_images_replace(json_t *body, const char *text);
 
 // Returns advice for the refusal of a part of this type. It follows other advice, and is empty unless the type is an

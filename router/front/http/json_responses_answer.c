@@ -235,6 +235,7 @@ static void object_add(struct bytes *out, const struct responses_answer *a, cons
     }
     JSON_ADD(out, "],\"usage\":");
     usage_add(out, end->usage);
+    json_add_explanation(out, end->explanation);
     JSON_ADD(out, "}");
 }
 
@@ -307,7 +308,7 @@ static void text_event_add(struct bytes *out, struct responses_answer *a, const 
     json_event_end(out);
 }
 
-// Adds the event with the whole text of the last item. That of a function also has its name.
+// Adds the event with the whole text of the last item. The event of a function also has the function's name.
 static void done_event_add(struct bytes *out, struct responses_answer *a)
 {
     const struct responses_item *item = &a->items[a->n - 1];
@@ -322,7 +323,7 @@ static void done_event_add(struct bytes *out, struct responses_answer *a)
     json_event_end(out);
 }
 
-// Keeps log-probabilities of the last item for its end. If a stream has too many, drops all kept ones.
+// Keeps log-probabilities of the last item for its end. If a stream has too many, drops all that were kept.
 static void logprobs_keep(struct responses_answer *a, const struct bytes *logprobs, bool stream)
 {
     enum { KEPT_BYTES_MAX = 1 << 20 };
@@ -467,7 +468,7 @@ static void message_set(struct responses_answer *a, const struct bytes *text, si
                         const struct bytes *logprobs, size_t logprobs_from, size_t logprobs_to)
 {
     if (from == to) return;
-    if (logprobs_from && logprobs_from < logprobs_to) logprobs_from++; // the comma
+    if (logprobs_from && logprobs_from < logprobs_to) logprobs_from++; // skips the comma
     const size_t n = logprobs_from < logprobs_to ? logprobs_to - logprobs_from : 0;
     const struct bytes list = {n ? logprobs->data + logprobs_from : NULL, n, n};
     responses_add_text(NULL, a, text->data + from, to - from, &list);

@@ -38,13 +38,14 @@ struct responses_answer {
 };
 void responses_answer_fini(struct responses_answer *a);
 
-// How an answer ended.
+// The end of an answer and its cause.
 struct responses_end {
     enum finish_reason reason;
     const struct request_usage *usage;
     const char *error; // error message, with FINISH_REASON_ERROR only
     enum output_cut cut;
-    int64_t completed_s; // Unix time
+    int64_t completed_s;             // Unix time
+    const struct bytes *explanation; // see json_add_explanation()
 };
 
 // Add the events of a stream: first responses_add_begin(), then a call for each part, last responses_add_end(). Parts

@@ -46,7 +46,7 @@ static json_t *tool_echo(const json_t *tool)
     return copy;
 }
 
-// Repeats the tools, without those that were left out.
+// Repeats the tools that were not left out.
 static void tools_add(struct bytes *out, const json_t *tools)
 {
     static const char *const offered[] = {"function", "custom", "namespace"};

@@ -222,7 +222,7 @@ static json_t *named_choice(const json_t *choice, const struct responses_tools *
     return result;
 }
 
-// Adds the allowed tools, without those that were left out.
+// Adds the allowed tools that were not left out.
 static enum status allowed_add(json_t *list, const json_t *allowed, const struct responses_tools *tools)
 {
     size_t i;

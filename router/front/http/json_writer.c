@@ -84,6 +84,13 @@ void json_add_comma(struct bytes *out)
     if (last != '[' && last != '{') JSON_ADD(out, ",");
 }
 
+void json_add_explanation(struct bytes *out, const struct bytes *object)
+{
+    if (!object || !object->n) return;
+    JSON_ADD(out, ",\"explain\":");
+    bytes_add(out, object->data, object->n);
+}
+
 void json_add_ids(struct bytes *out, const int32_t *ids, int n)
 {
     for (int i = 0; i < n; i++) {

@@ -18,6 +18,8 @@ void json_add_integer(struct bytes *out, int64_t number);
 void json_add_real(struct bytes *out, double number);
 // Adds a comma, unless the buffer is empty or ends with an opening bracket or brace.
 void json_add_comma(struct bytes *out);
+// Appends the member "explain" of an answer after its other members; `object` is its JSON. Empty or NULL: nothing.
+void json_add_explanation(struct bytes *out, const struct bytes *object);
 // Add the items of a list of token ids, and of a list of ranges [first,last]. The caller adds the brackets.
 void json_add_ids(struct bytes *out, const int32_t *ids, int n);
 void json_add_ranges(struct bytes *out, const struct token_range *ranges, int n);

@@ -63,7 +63,7 @@ static void answer_exceeds(struct answer *a)
 
 static void call_submitted(struct client *client)
 {
-    struct answer *a = client->answers; // the latest answer: the one that is submitted now
+    struct answer *a = client->answers; // the latest answer, which is submitted now
     if (a->data && !kserve_answer_begin(a->data)) answer_exceeds(a);
 }
 

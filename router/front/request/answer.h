@@ -46,6 +46,7 @@ struct client_ops {                           // core's thread
 struct client {
     const struct client_ops *ops;
     const struct front *front;
+    bool background;                        // its requests use what other requests leave (struct request_spec)
     struct principal *principal;            // valid until `free` returns; NULL: no API keys are used
     struct trace_context *trace;            // owned; NULL: requests are not traced. Constant once a message is read
     struct parsed_message *parsed_messages; // messages not yet submitted or refused; guarded by front->parsed_messages
@@ -77,9 +78,9 @@ struct answer {
 // Returns DENIED if the client's key does not allow the tenant or the priority that a message names.
 enum status client_check(const struct client *client, const char *tenant, int32_t priority);
 // Reserves the requests of one message, linked by `next`, from the limits of the client's key. Call it last, just
-// before answers_submit(). Returns KEY_LIMIT or DENIED if the key may not run so many requests at once, or has too few
-// tokens left for prompts and max_tokens. *retry_us_p is the time after which enough tokens are available; 0: not
-// known.
+// before answers_submit(). Returns KEY_LIMIT or DENIED if the key may not run so many requests at the same time, or has
+// too few tokens left for prompts and max_tokens. *retry_us_p is the time after which enough tokens are available; 0:
+// not known.
 enum status answers_reserve(struct answer *first, int64_t *retry_us_p);
 // Registers a message that has arrived. `id` is the request id, or empty if the message has no id or the id is not
 // known yet. No abort finds a message whose id is empty or not UTF-8.

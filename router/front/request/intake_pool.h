@@ -27,7 +27,8 @@ enum {
     // Bytes that are added to the size of a postponed message, which takes long to read. They make the message a long
     // job, so that no short prompt waits for it.
     INTAKE_POSTPONED_BYTES = INTAKE_SHORT_BYTES,
-    // Limit of the bytes of all long jobs that run at once. A job over this limit runs as the only long job. A prompt
+    // Limit of the bytes of all long jobs that run at the same time. A job over this limit runs as the only long job. A
+    // prompt
     // of 131,072 tokens takes about 512 KiB.
     INTAKE_RUNNING_BYTES = 16 << 20,
 };
@@ -70,8 +71,9 @@ struct intake_pool_options {
 struct intake_pool *intake_pool_open(const struct intake_pool_options *options);
 // Changes two options of a running pool.
 void intake_pool_set_bounds(struct intake_pool *pool, int max_jobs, int tenant_share_percent);
-// Adds a job. Returns EXHAUSTED if a limit is reached. The caller then still owns the job, and status_message() has the
-// error message for the client. If `owner` is NULL, the job is not dropped before intake_pool_close().
+// Adds a job. Returns EXHAUSTED if a limit is reached, UNAVAILABLE if the pool closes. The caller then still owns the
+// job, and status_message() has the error message for the client. If `owner` is NULL, the job is not dropped before
+// intake_pool_close().
 enum status intake_pool_add(struct intake_pool *pool, struct intake_job *job, struct intake_owner *owner);
 // Drops the owner's waiting jobs on the calling thread. Running jobs continue.
 void intake_pool_cancel(struct intake_pool *pool, struct intake_owner *owner);
