@@ -7,7 +7,7 @@
 #include "lib/text/schema_ends.h"
 #include "tests/suite.h"
 
-// The schemas have ' for ". `ref` is NULL if every part of the schema has a finite value.
+// The schemas have ' for ". `ref` is NULL if a finite value may match.
 static const struct {
     const char *schema, *ref;
 } cases[] = {
@@ -35,7 +35,7 @@ static const struct {
     {"{'type':'array','prefixItems':[{},{'$ref':'#'}],'minItems':1}", NULL},
     {"{'type':'array','prefixItems':[{},{'$ref':'#'}],'minItems':2}", "#"},
     {"{'type':'array','items':[{}],'additionalItems':{'$ref':'#'},'minItems':2}", "#"},
-    // Two schemas that require each other, and an optional member that leads to them.
+    // Two schemas that require each other, and an optional member that requires itself.
     {"{'$ref':'#/$defs/a','$defs':{'a':{'type':'object','properties':{'b':{'$ref':'#/$defs/b'}},'required':['b']},"
      "'b':{'type':'object','properties':{'a':{'$ref':'#/$defs/a'}},'required':['a']}}}",
      "#/$defs/a"},
@@ -43,6 +43,9 @@ static const struct {
      "'b':{'type':'object','properties':{'a':{'$ref':'#/$defs/a'}}}}}",
      NULL},
     {"{'type':'object','properties':{'x':{'$ref':'#/$defs/a'}},"
+     "'$defs':{'a':{'type':'array','items':{'$ref':'#/$defs/a'},'minItems':3}}}",
+     NULL},
+    {"{'type':'object','properties':{'x':{'$ref':'#/$defs/a'}},'required':['x'],"
      "'$defs':{'a':{'type':'array','items':{'$ref':'#/$defs/a'},'minItems':3}}}",
      "#/$defs/a"},
     {"{'type':'object','properties':{'a':{'const':{'$ref':'#'}}},'required':['a']}", NULL},

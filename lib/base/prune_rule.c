@@ -33,13 +33,14 @@ static enum prune_kind kind_of(const char *text, size_t size)
     return PRUNE_UNSET;
 }
 
-// Parses a bound such as 0.99. The digits are limited, so that the bound is written and read again as the same number.
+// Parses a bound such as 0.99. The digits after leading zeros are limited, so that the bound is written and read again
+// as the same number.
 static enum status bound_parse(const char *name, const char *kind, const char *text, double *bound_p)
 {
     enum { DIGITS_MAX = 12 };
     size_t size = strspn(text, "0123456789.");
     char *end = NULL;
-    double bound = size && size <= DIGITS_MAX && !text[size] ? strtod(text, &end) : 0;
+    double bound = size && size - strspn(text, "0") <= DIGITS_MAX && !text[size] ? strtod(text, &end) : 0;
     if (!end || *end || !(bound > 0 && bound < 1))
         return status_fail(STATUS_INVALID, "%s '%s:%.40s': the number must be over 0 and below 1, such as 0.95", name,
                            kind, text);

@@ -8,7 +8,7 @@
 
 #include "lib/text/grammar_spec.h"
 
-enum { GRAMMAR_CACHE_ENTRIES = 64, GRAMMAR_CACHE_BYTES = 1 << 20 }; // limits; BYTES counts all texts
+enum { GRAMMAR_CACHE_ENTRIES = 64, GRAMMAR_CACHE_BYTES = 4 << 20 }; // limits; BYTES counts all texts
 
 struct grammar_cache;
 

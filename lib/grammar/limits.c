@@ -10,13 +10,15 @@
 #include "lib/text/schema_ends.h"
 
 // Measured with llguidance 1.9.1: 16,000 units of fuel build at most 4,000 parts that may be empty, in 100 ms and 32
-// MiB. A thousand such parts take 10 ms. A schema of 36 KiB with 600 members and no expressions takes 57,000 units, so
-// the longest schema takes about 400,000. 1,000 lexer states take about 1 MiB.
+// MiB. A thousand such parts take 10 ms. A schema of 36 KiB with 600 members and no expressions takes 57,000 units. A
+// list of 30,000 texts takes 500,000 units, in 150 ms and 40 MiB. 1,000 lexer states take about 1 MiB. Literal text of
+// expressions and rules takes 120 bytes of memory for each byte.
 //
 // An object of n members takes n * n steps, and optional members five times as many: 2,000 required or 890 optional
 // members take 0.2 s. Optional members also take four items each in a row of the parser. A part of a schema, such as an
-// item of prefixItems, takes 30 us.
+// item of prefixItems, takes 30 us, and so does a list within a list of values.
 enum {
+    REGEX_BYTES_MAX = 256 << 10,
     REGEX_SMALL_PARTS = 1024,
     FUEL_SMALL_REGEX = 500000,
     FUEL_LARGE_REGEX = 16000,
@@ -42,39 +44,37 @@ static bool is_choice(const char *regex)
     return true;
 }
 
-// Returns how many parts of the expression may be empty or are repeated, or more: counts their operators.
-static size_t text_parts(const char *text, size_t bytes)
-{
-    size_t n = 0;
-    for (size_t i = 0; i < bytes; i++)
-        n += text[i] && strchr("?*+{|", text[i]) != NULL;
-    return n;
-}
-
-static size_t strings_parts(const json_t *value)
-{
-    size_t n = text_parts(json_string_value(value), json_string_length(value)), i;
-    const char *name;
-    json_t *member;
-    json_object_foreach((json_t *)value, name, member) n += strings_parts(member);
-    json_array_foreach(value, i, member) n += strings_parts(member);
-    return n;
-}
-
-static size_t names_parts(const json_t *object)
-{
-    size_t n = 0;
-    const char *name;
-    json_t *member;
-    json_object_foreach((json_t *)object, name, member) n += text_parts(name, strlen(name));
-    return n;
-}
-
 struct costs {
     size_t parts;   // parts of regular expressions that may be empty, or more
+    size_t bytes;   // bytes of regular expressions, rules and text that is not JSON
     uint64_t units; // work for the objects of schemas, see UNITS_MAX
     char *endless;  // reference to a schema that no finite answer matches; owned; NULL: there is none
 };
+
+// Adds the text of an expression, and its parts that may be empty or are repeated: counts their operators.
+static void regex_add_costs(const char *text, size_t bytes, struct costs *costs)
+{
+    costs->bytes += bytes;
+    for (size_t i = 0; i < bytes; i++)
+        costs->parts += text[i] && strchr("?*+{|", text[i]) != NULL;
+}
+
+static void strings_add_costs(const json_t *value, struct costs *costs)
+{
+    size_t i;
+    const char *name;
+    json_t *member;
+    regex_add_costs(json_string_value(value), json_string_length(value), costs);
+    json_object_foreach((json_t *)value, name, member) strings_add_costs(member, costs);
+    json_array_foreach(value, i, member) strings_add_costs(member, costs);
+}
+
+static void names_add_costs(const json_t *object, struct costs *costs)
+{
+    const char *name;
+    json_t *member;
+    json_object_foreach((json_t *)object, name, member) regex_add_costs(name, strlen(name), costs);
+}
 
 // Adds the work for the members of a large object.
 static void members_add_costs(const json_t *schema, struct costs *costs)
@@ -102,11 +102,15 @@ static void schema_add_costs(const json_t *schema, struct costs *costs)
     }
     json_object_foreach((json_t *)schema, name, member)
     {
-        if (strcmp(name, "pattern") == 0 || strcmp(name, "x-guidance") == 0) costs->parts += strings_parts(member);
-        if (strcmp(name, "patternProperties") == 0) costs->parts += names_parts(member);
+        if (strcmp(name, "pattern") == 0 || strcmp(name, "x-guidance") == 0) strings_add_costs(member, costs);
+        if (strcmp(name, "patternProperties") == 0) names_add_costs(member, costs);
         schema_add_costs(member, costs);
     }
-    json_array_foreach(schema, i, member) schema_add_costs(member, costs);
+    json_array_foreach(schema, i, member)
+    {
+        if (json_is_array(member)) costs->units += UNITS_OBJECT;
+        schema_add_costs(member, costs);
+    }
 }
 
 static void document_add_costs(json_t *root, struct costs *costs)
@@ -116,13 +120,20 @@ static void document_add_costs(json_t *root, struct costs *costs)
     if (ref) costs->endless = mem_string(ref);
 }
 
+// llguidance may read text that jansson does not, so all of the text may be expressions.
+static void not_json_add_costs(const char *text, struct costs *costs)
+{
+    costs->bytes += strlen(text);
+    costs->parts += strlen(text);
+}
+
 static void schema_text_add_costs(const char *text, struct costs *costs)
 {
     json_t *schema = json_loads(text, JSON_DECODE_ANY | GRAMMAR_JSON_FLAGS, NULL);
     if (schema) {
         document_add_costs(schema, costs);
     } else {
-        costs->parts += strlen(text); // llguidance may read text that jansson does not
+        not_json_add_costs(text, costs);
     }
     json_decref(schema);
 }
@@ -151,13 +162,13 @@ static void lark_add_costs(const char *text, struct costs *costs)
     for (const char *end; *text; text = end) {
         if (strncmp(text, mark, sizeof mark - 1) != 0) {
             end = lark_part_end(text);
-            costs->parts += text_parts(text, (size_t)(end - text));
+            regex_add_costs(text, (size_t)(end - text), costs);
             continue;
         }
         json_error_t read;
         json_t *schema = json_loads(text + sizeof mark - 1, JSON_DISABLE_EOF_CHECK | GRAMMAR_JSON_FLAGS, &read);
         if (!schema) {
-            costs->parts += strlen(text);
+            not_json_add_costs(text, costs);
             return;
         }
         document_add_costs(schema, costs);
@@ -172,7 +183,8 @@ static struct costs grammar_costs(const struct grammar_spec *spec)
 {
     struct costs costs = {0};
     if (spec->kind == GRAMMAR_JSON_SCHEMA) schema_text_add_costs(spec->text, &costs);
-    if (spec->kind == GRAMMAR_REGEX && !is_choice(spec->text)) costs.parts = text_parts(spec->text, strlen(spec->text));
+    if (spec->kind == GRAMMAR_REGEX) regex_add_costs(spec->text, strlen(spec->text), &costs);
+    if (spec->kind == GRAMMAR_REGEX && is_choice(spec->text)) costs.parts = 0;
     if (spec->kind == GRAMMAR_LARK) lark_add_costs(spec->text, &costs);
     return costs;
 }
@@ -192,6 +204,10 @@ enum status grammar_limits_set(const struct grammar_spec *spec, struct llg_limit
 {
     const struct costs costs = grammar_costs(spec);
     if (costs.endless) return endless_refuse(costs.endless);
+    if (costs.bytes > REGEX_BYTES_MAX)
+        return status_fail(STATUS_INVALID,
+                           "the regular expressions, rules and text that is not JSON have %zu bytes: at most %d",
+                           costs.bytes, REGEX_BYTES_MAX);
     if (costs.units > UNITS_MAX)
         return status_fail(STATUS_INVALID,
                            "the JSON schema has too many members: one object may have about 2,000 required or 890 "

@@ -12,7 +12,7 @@
 // Flags for jansson to read JSON like llguidance: integers of any size, and the character 0 in texts.
 enum { GRAMMAR_JSON_FLAGS = JSON_DECODE_INT_AS_REAL | JSON_ALLOW_NUL };
 
-// Sets limits that keep every grammar within about a second and 64 MiB to compile, and a matcher within about 64 MiB.
-// Ordinary schemas take 1 to 150 ms. INVALID: a JSON schema has too many members, or
-// requires itself without end.
+// Sets limits that keep every grammar within about a second and 128 MiB to compile, and a matcher within about 64 MiB.
+// Ordinary schemas take 1 to 150 ms. INVALID: a JSON schema has too many members or requires itself without end, or the
+// other text of the grammar is too long.
 enum status grammar_limits_set(const struct grammar_spec *spec, struct llg_limits *limits);

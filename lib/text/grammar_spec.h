@@ -7,7 +7,7 @@
 
 #include "lib/base/status.h"
 
-enum { GRAMMAR_TEXT_BYTES_MAX = 256 << 10 };
+enum { GRAMMAR_TEXT_BYTES_MAX = 1 << 20 };
 
 enum grammar_kind {
     GRAMMAR_NONE,

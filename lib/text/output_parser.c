@@ -326,9 +326,13 @@ static bool call_step(struct output_parser *p)
 {
     const struct call_reader *call = &p->call;
     // The arguments of a bare call end before the object that the reader received.
-    while (p->read < p->text.n && call->state < CALL_READER_DONE &&
-           !(p->bare && call->state == CALL_READER_KEY && call->arguments.n))
+    // The name of no tool ends the attempt, because a marker may follow in what would be the rest of the object.
+    bool named = call->named;
+    while (p->read < p->text.n && call->state < CALL_READER_DONE && (named == call->named || p->marked || is_tool(p)) &&
+           !(p->bare && call->state == CALL_READER_KEY && call->arguments.n)) {
+        named = call->named;
         p->read += call_reader_push(&p->call, p->text.data + p->read, 1);
+    }
     bool done = call->state == CALL_READER_DONE || (p->bare && call->state == CALL_READER_KEY), tool = is_tool(p);
     bool refused = call->state == CALL_READER_BROKEN || (call->named && !p->marked && !tool);
     bool certain = call->named && p->marked + tool + call->argued >= 2;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Each schema is a part. A part ends if a finite value may match it. Parts that need no other part end, then the parts
-// that need only these, and so on. The other parts never end. This finds every schema that requires itself, and no
-// schema that has a finite value.
+// that need only these, and so on. The other parts never end.
 #include "lib/text/schema_ends.h"
 
 #include <stdbool.h>
@@ -196,7 +195,7 @@ const char *schema_endless_ref(json_t *root)
     for (int i = 0; i < (int)g.n_parts; i++)
         part_connect(&g, i);
     parts_end(&g);
-    const char *ref = endless_ref(&g);
+    const char *ref = g.parts[0].needed ? endless_ref(&g) : NULL;
     free(g.parts);
     free(g.uses);
     json_decref(g.indices);

@@ -111,6 +111,19 @@ large = {"type": "object", "properties": {name: {"description": "x" * 200, "type
 assert len(json.dumps(large)) > 200 << 10
 answer = chat(extra_body={"guided_json": large}, seed=1, temperature=1)
 assert answer.choices[0].message.content.startswith("{"), answer
+LIMIT = 1 << 20  # bytes of a schema
+
+
+def described(size):
+    """A schema of this size, over HTTP and in the message to the worker group."""
+    schema = {"type": "boolean", "description": ""}
+    schema["description"] = "x" * (size - len(json.dumps(schema, separators=(",", ":"))))
+    return schema
+
+
+for more in {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": described(LIMIT)}}}, {
+        "guided_json": described(LIMIT)}:
+    assert chat(extra_body=more).choices[0].message.content in ("true", "false")
 endless = {"type": "object", "properties": {"next": {"$ref": "#"}}, "required": ["next"]}
 endless_tool = {"type": "function", "function": {"name": "f", "parameters": endless}}
 many = {"properties": {"%d" % i: {} for i in range(900)}}
@@ -131,7 +144,9 @@ for body, sentence in (
     ({"guided_json": dead_end, "temperature": 1}, "tokens the grammar has a dead end"),
     ({"response_format": {"type": "json_schema", "json_schema": {"schema": {}, "strict": 1}}},
      "response_format.json_schema.strict: "),
-    ({"guided_json": {"enum": ["x" * (256 << 10)]}}, "at most 262144"),
+    ({"guided_json": described(LIMIT + 1)}, "the JSON schema has 1048577 bytes: at most 1048576"),
+    ({"guided_regex": "a" * ((256 << 10) + 1)}, "have 262145 bytes: at most 262144"),
+    ({"guided_json": {"enum": [[i] for i in range(21000)]}}, "too many members"),
     ({"guided_json": many}, "too many members"),
     ({"guided_json": {"$ref": "#"}}, "requires itself"),
     ({"tools": [endless_tool], "tool_choice": "required"}, "requires itself"),

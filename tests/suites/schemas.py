@@ -35,7 +35,6 @@ def json_schema_test_suite(folder):
 SUITES = {"maskbench": maskbench, "json_schema_test_suite": json_schema_test_suite}
 
 KNOWN = {
-    "Kubernetes---kb_1161_Normalized",  # 914 KB; the limit is 256 KiB
     "Github_easy---o21053",  # takes more work for a mask than llguidance may spend
 }
 

@@ -61,7 +61,7 @@ static enum status prompt_too_long(const struct front *front, enum context_words
 
 size_t intake_message_limit(const struct front *front, int max_ids)
 {
-    enum { OTHER_FIELDS_BYTES = 1 << 20, ID_BYTES = 5 };
+    enum { OTHER_FIELDS_BYTES = 2 << 20, ID_BYTES = 5 };
     size_t longest = tokenizer_longest_piece_bytes(front->tokenizer);
     if (longest > SIZE_MAX / INT_MAX / 2) return 0;
     return (size_t)max_ids * (longest > ID_BYTES ? longest : ID_BYTES) + OTHER_FIELDS_BYTES;
