@@ -83,7 +83,7 @@ static struct answer **answer_find(struct oracle_shadow *oracle, uint64_t number
 
 void oracle_shadow_taint(struct world *w, const struct core *c, int node)
 {
-    for (const struct shadow *s = c->shadows.first; s; s = s->next) {
+    for (const struct shadow *s = c ? c->shadows.first : NULL; s; s = s->next) {
         const struct core_node *on = s->running ? s->running->account.node : NULL;
         struct answer *a = *answer_find(w->shadow, s->number);
         if (a && on && sim_router_node_of(on->link) == node) a->taints = true;
