@@ -12,6 +12,7 @@
 #include "lib/base/log_options.h"
 #include "lib/base/log_writer.h"
 #include "lib/base/mem.h"
+#include "lib/text/client_options.h"
 #include "router/front/front.h"
 #include "router/front/http/http_service.h"
 #include "router/front/http/tokenizer_info.h"
@@ -25,10 +26,10 @@
 
 static struct {
     struct option_list model_names;
-    char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *drafts, *api_keys,
-        *prune_rule, *drafts_rule;
-    char *model_fingerprint, *speculator_fingerprint, *image_text;
+    char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *drafts, *api_keys;
+    char *model_fingerprint, *speculator_fingerprint;
     uint64_t fingerprints[NODE_ROLES]; // parsed from the two options above; 0: any model
+    struct client_options clients;
     struct listen_options listen;
     struct trace_options trace;
     struct shadow_flags shadow;
@@ -58,13 +59,12 @@ static const struct option options[] = {
              "JSON schema names, unless the schema has additionalProperties. Same effect as `strict`"},
     {.name = "chat-template", .type = OPTION_STRING, .value = &o.chat_template, .placeholder = "FILE",
      .help = "Jinja chat template to use instead of the model's chat_template.jinja or tokenizer_config.json"},
-    {.name = "image-text", .type = OPTION_STRING, .value = &o.image_text, .placeholder = "TEXT",
-     .help = "text that the model reads in place of each image of a conversation, such as '[image]'. Default: requests "
-             "with images are refused"},
+    IMAGE_TEXT_ROW(o.clients),
     {.name = "served-model-name", .type = OPTION_LIST, .value = &o.model_names, .placeholder = "NAME",
      .help = "model name that clients may ask for; give the option once for each name. Answers have the first name. "
              "Default: name of the --model directory"},
     LISTEN_OPTION_ROWS(o.listen),
+    BATCH_OPTION_ROWS(o.listen.batch),
     {.name = "api-keys", .type = OPTION_STRING, .value = &o.api_keys, .placeholder = "FILE",
      .help = "file of API keys, made with forepack keys: clients must send one of them. Read again when it changes. "
              "Default: every client is allowed"},
@@ -120,11 +120,7 @@ static const struct option options[] = {
              "change answers; required refuses prompts that no speculator scores"},
     {.name = "drafts", .type = OPTION_CHOICE, .value = &o.drafts, .default_text = "auto", .choices = DRAFT_MODES,
      .help = "auto: answers of requests that do not set `drafts` are drafted; off: they are not"},
-    {.name = "prune-rule", .type = OPTION_STRING, .value = &o.prune_rule, .placeholder = "RULE", .default_text = "any",
-     .help = "limit of pruning for requests whose API key has no rule, whatever they ask for: any; never; "
-             "quality-at-least:Q, with a least quality; keep-at-least:R, with a least keep rate; required"},
-    {.name = "drafts-rule", .type = OPTION_CHOICE, .value = &o.drafts_rule, .default_text = "auto", .choices = DRAFT_MODES,
-     .help = "off: no answer is drafted, whatever a request asks for, unless its API key has drafts=auto"},
+    CLIENT_RULE_ROWS(o.clients),
     {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 1e-6, .max = 1,
      .help = "share of the answers that are right with the whole prompt and must stay right, for requests that give "
              "neither a quality nor a keep rate: the speculator chooses the keep rate by its calibration (forepack "
@@ -260,8 +256,8 @@ static enum status front_open(struct front *front)
                            o.model, tokenizer_vocab_size(front->tokenizer) - 1, front->config.vocab_size);
     }
     TRY(chat_open(front));
-    if (o.image_text) TRY(intake_check_name("--image-text", o.image_text));
-    front->image_text = o.image_text;
+    if (o.clients.image_text) TRY(intake_check_name("--image-text", o.clients.image_text));
+    front->image_text = o.clients.image_text;
     front->tokenizer_info = tokenizer_info_read(o.model, o.chat_template, front->config.max_context);
     front->grammars = grammar_library_start(o.grammar_library, front->tokenizer, front->config.vocab_size,
                                             front->config.eos_id, front->config.n_eos);
@@ -280,8 +276,8 @@ static enum status front_open(struct front *front)
     front->prefill.keep_rate = fixed ? o.keep_rate : 1; // every token is kept if there is no calibration
     front->prefill.quality = fixed ? 0 : o.quality;
     draft_mode_parse(o.drafts, &front->prefill.drafts);
-    TRY(prune_rule_parse("--prune-rule", o.prune_rule, &front->rules.prune));
-    TRY(draft_rule_parse("--drafts-rule", o.drafts_rule, &front->rules.drafts));
+    TRY(prune_rule_parse("--prune-rule", o.clients.prune_rule, &front->rules.prune));
+    TRY(draft_rule_parse("--drafts-rule", o.clients.drafts_rule, &front->rules.drafts));
     TRY(shadow_options_read(&o.shadow, front->prefill.quality, &o.shadow_options));
     atomic_init(&front->max_queue_requests, (int)o.max_queue_requests);
     front->started_us = clock_now_us();
@@ -417,7 +413,7 @@ static bool router_drain(struct front *front, sigset_t *signals)
         do {
             if (drain_wait(signals)) end_us = 0;
         } while (__atomic_load_n(&query.answer, __ATOMIC_ACQUIRE) < 0);
-        if (query.answer) return true;
+        if (query.answer && intake_pool_idle(front->pool)) return true; // the pool finishes compressions
     } while (clock_now_us() < end_us);
     return false;
 }
@@ -512,6 +508,7 @@ static enum status router_serve(struct front *front, struct listeners *listeners
               LOG_FIELD("context_tokens", front->config.max_context), LOG_FIELD("vocab_size", front->config.vocab_size),
               LOG_FIELD("chat_template", front->chat ? chat_template_name(front->chat) : "none"));
     signals_await(front, listeners, signals);
+    http_service_drain(listeners->http);
     if (router_drain(front, signals)) loop_post(front->loop, event_release_nodes, NULL);
     listeners_close(listeners, 1000);
     return STATUS_OK;

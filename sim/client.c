@@ -200,6 +200,7 @@ struct client *client_of_number(const struct world *w, uint64_t number)
 static void client_begin(struct client *client)
 {
     client->submitted_us = client->w->now_us;
+    client->preemptions = 0;
     client->r = request_make(client);
     client->r->sink = (struct request_sink){on_tokens, client_check_prompt_logprobs, on_done, client};
     world_digest(client->w, (uint64_t)client->plan->id);

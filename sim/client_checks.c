@@ -200,14 +200,14 @@ static void stop_check(struct client *client, const struct request *r)
     if (!stops) client_fail(client, "the answer stopped before its end");
 }
 
-// Checks the total time. Unless the request was replayed, also checks that the parts of the time to first token add up
-// to it.
+// Checks the total time. Unless the request was replayed or preempted, also checks that the parts of the time to first
+// token add up to it.
 static void timing_check(struct client *client, const struct request *r)
 {
     const struct request_timing *t = &r->timing;
     int64_t now_us = client->w->now_us;
     if (t->total_us != now_us - r->spec.arrived_us) client_fail(client, "total_us is not the time since its arrival");
-    if (r->usage.replays || !client->received) return;
+    if (r->usage.replays || r->usage.preemptions || !client->received) return;
     if (t->ttft_us != client->result.first_us - r->spec.arrived_us)
         client_fail(client, "ttft_us is not the time to its first token");
     if (t->queue_us + t->score_us + t->pack_wait_us + t->prefill_us != t->ttft_us)

@@ -27,6 +27,7 @@ struct client {
     int n_prompt_logprobs;     // number of received prompt log-probabilities
     uint64_t prompt_entry;     // content of the KV entry before the next prompt token
     int tries;
+    int preemptions; // preemptions of the request until it was placed last
     bool arrived, ended, left, tainted;
     int64_t read_until_us; // time at which the client will have read all tokens sent so far
     int64_t submitted_us, waited_us;

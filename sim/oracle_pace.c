@@ -23,7 +23,8 @@ const char *pace_watch_step(struct pace_watch *watch, const struct scheduler *s,
     const struct ragged_batch *batch = &s->pass.builder.batch;
     int decodes = s->pass.budget.rows.decodes;
     if (s->pace.target_us == PACE_UNLIMITED || !decodes || batch->n_rows == decodes) return NULL;
-    double decode_us = time_of(engine, batch, decodes);
+    // The target follows the last measured time of decode rows, which may have had longer contexts.
+    double now_us = time_of(engine, batch, decodes), decode_us = fmax(now_us, s->pace.decode_us);
     double target_us = s->pace.target_us == PACE_TWICE ? 2 * decode_us : (double)s->pace.target_us;
     watch->passes++;
     watch->us += time_of(engine, batch, batch->n_seqs);

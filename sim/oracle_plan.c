@@ -151,7 +151,7 @@ static void pick(struct model *m, struct sched_request *r)
     for (int i = 0; i < m->n_waiting; i++)
         if (m->waiting[i] == r) m->waiting[i] = NULL;
     queue->last = r;
-    queue->served += sched_request_rows(r) / queue->queue->weight;
+    queue->served += (sched_request_rows(r) - r->free_rows) / queue->queue->weight;
 }
 
 // --- shared prefixes
@@ -383,6 +383,38 @@ static void fill_level(struct model *m, int level)
     }
 }
 
+// --- tenants that hold less
+
+static double held_after(const struct model *m, const struct tenant_queue *queue, int more)
+{
+    return (queue->held + more / (double)m->node->limits.max_seqs) / queue->weight;
+}
+
+// Picks requests of the tenant of the first overdue request's priority that was served least, while it would hold no
+// more than the tenant of that request.
+static void fill_due_shares(struct model *m)
+{
+    while (m->node->role == NODE_WORKER && !is_full(m)) {
+        const struct sched_request *first = NULL;
+        for (int i = 0; i < m->n_waiting; i++) {
+            const struct sched_request *r = m->waiting[i];
+            if (!r || !r->overdue) continue;
+            if (!first || r->due_us < first->due_us || (r->due_us == first->due_us && r->number < first->number))
+                first = r;
+        }
+        struct queue_model *queue = first ? next_queue(m, level_of(first), rows_most(m)) : NULL;
+        if (!queue || queue->queue == first->tenant_queue || !first->tenant_queue->slots) return;
+        int n = 1;
+        for (int i = 0; i < m->n_bin; i++)
+            n += m->bin[i]->tenant_queue == queue->queue;
+        if (held_after(m, queue->queue, n) > held_after(m, first->tenant_queue, 0) + 1e-9) return;
+        struct sched_request *r = next_of(m, queue);
+        if (!r) return;
+        pick(m, r);
+        m->has_overdue = true;
+    }
+}
+
 // --- a plan
 
 static void read_set(struct model *m)
@@ -406,7 +438,7 @@ static void read_set(struct model *m)
     }
 }
 
-static void plan_model(struct model *m)
+static void model_begin(struct model *m)
 {
     const struct sched_node *node = m->node;
     read_set(m);
@@ -418,10 +450,36 @@ static void plan_model(struct model *m)
     m->blocks_left = node_blocks_for_others(m->view, node);
     m->cached_left = CACHED_MAX;
     m->odd_slot = m->set->odd_slot;
-    if (m->set->rows < node_min_bin_rows(m->view, node) && !m->set->overdue.count) return;
+}
+
+static void plan_model(struct model *m)
+{
+    model_begin(m);
+    if (m->set->rows < node_min_bin_rows(m->view, m->node) && !m->set->overdue.count) return;
+    fill_due_shares(m);
     fill_overdue(m);
     for (int level = PRIORITY_LEVELS - 1; level >= 0 && !is_full(m); level--)
         fill_level(m, level);
+}
+
+// Plans a bin with one request of the queue, without regard to a reservation.
+static void place_model(struct model *m, const struct tenant_queue *queue)
+{
+    model_begin(m);
+    m->blocks_left = sched_node_blocks_left(m->node);
+    for (int i = 0; i < m->n_queues; i++) {
+        struct sched_request *r = m->queues[i].queue == queue ? next_of(m, &m->queues[i]) : NULL;
+        if (r) pick(m, r);
+    }
+}
+
+static const char *compare_requests(const struct model *m, const struct bin_plan *plan)
+{
+    for (int i = 0; i < plan->n; i++)
+        if (plan->requests[i] != m->bin[i]) return "the requests in a bin do not follow from the rules of admission";
+    bool same = plan->rows == m->rows && plan->uncached_rows == m->whole_rows && plan->overdue == m->has_overdue &&
+                m->set->odd_slot_picked == m->odd_slot;
+    return same ? NULL : "the rows or the odd slot of a bin do not follow from its requests";
 }
 
 static const char *compare(const struct model *m, const struct bin_plan *plan)
@@ -436,11 +494,20 @@ static const char *compare(const struct model *m, const struct bin_plan *plan)
     if (!plan->n)
         return plan->rows_missing == (least > waits ? least - waits : 1) ? NULL
                                                                          : "the rows missing for a bin are wrong";
-    for (int i = 0; i < plan->n; i++)
-        if (plan->requests[i] != m->bin[i]) return "the requests in a bin do not follow from the rules of admission";
-    bool same = plan->rows == m->rows && plan->uncached_rows == m->whole_rows && plan->overdue == m->has_overdue &&
-                m->set->odd_slot_picked == m->odd_slot;
-    return same ? NULL : "the rows or the odd slot of a bin do not follow from its requests";
+    return compare_requests(m, plan);
+}
+
+static bool is_watched(const struct sched_view *view, const struct sched_node *node, const struct waiting_set *set)
+{
+    bool is_small = waiting_set_count(set) <= SCANS_MAX && view->pools[node->role].n_nodes <= NODES_MAX;
+    return watches && is_small && !problem;
+}
+
+static void model_end(struct model *m)
+{
+    free(m->waiting);
+    free(m->bin);
+    free(m->queues);
 }
 
 void __real_plan_bin(const struct sched_view *view, const struct sched_node *node, struct waiting_set *set,
@@ -452,12 +519,27 @@ void __wrap_plan_bin(const struct sched_view *view, const struct sched_node *nod
                      struct bin_plan *plan)
 {
     struct model m = {.view = view, .node = node, .set = set};
-    bool is_small = waiting_set_count(set) <= SCANS_MAX && view->pools[node->role].n_nodes <= NODES_MAX;
-    bool watched = watches && is_small && !problem;
+    bool watched = is_watched(view, node, set);
     if (watched) plan_model(&m);
     __real_plan_bin(view, node, set, plan);
     if (watched && plan->scan_cost < SCANS_MAX) problem = compare(&m, plan);
-    free(m.waiting);
-    free(m.bin);
-    free(m.queues);
+    model_end(&m);
+}
+
+void __real_plan_place(const struct sched_view *view, const struct sched_node *node, struct waiting_set *set,
+                       struct tenant_queue *queue, struct bin_plan *plan);
+void __wrap_plan_place(const struct sched_view *view, const struct sched_node *node, struct waiting_set *set,
+                       struct tenant_queue *queue, struct bin_plan *plan);
+
+void __wrap_plan_place(const struct sched_view *view, const struct sched_node *node, struct waiting_set *set,
+                       struct tenant_queue *queue, struct bin_plan *plan)
+{
+    struct model m = {.view = view, .node = node, .set = set};
+    bool watched = is_watched(view, node, set);
+    if (watched) place_model(&m, queue);
+    __real_plan_place(view, node, set, queue, plan);
+    if (watched && plan->n != m.n_bin)
+        problem = "the request in the place of preempted ones does not follow from the rules";
+    if (watched && !problem) problem = compare_requests(&m, plan);
+    model_end(&m);
 }

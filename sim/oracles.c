@@ -8,6 +8,7 @@
 #include "sim/oracle_estimate.h"
 #include "sim/oracle_index.h"
 #include "sim/oracle_measures.h"
+#include "sim/oracle_preempt.h"
 #include "sim/oracle_status.h"
 #include "sim/oracle_waiting.h"
 #include "sim/router.h"
@@ -35,7 +36,7 @@ static int held_blocks(const struct core_node *node, const struct request *r)
 {
     bool shares =
         node->hello.role == NODE_WORKER && node->hello.prefix_cache && node->hello.block_tokens == PREFIX_BLOCK;
-    return shares ? prefix_run_blocks(r->account.run) : 0;
+    return shares ? prefix_run_blocks(r->sched.run) : 0;
 }
 
 // Returns the KV blocks that a request is expected to need, for its entries and the tokens left to generate.
@@ -71,9 +72,9 @@ static void check_node(struct world *w, const struct core_node *node)
         bool worker = node->hello.role == NODE_WORKER;
         HOLDS(r->account.node == node && s->list == &account->requests);
         HOLDS(worker ? r->state == REQUEST_PREFILL || r->state == REQUEST_DECODE : r->state == REQUEST_SCORING);
-        kv_blocks += r->account.own_blocks + distinct_blocks(node, s);
-        context_blocks += r->account.own_blocks + held_blocks(node, r);
-        HOLDS(!worker || r->account.own_blocks + held_blocks(node, r) == expected_blocks(s, node->hello.block_tokens));
+        kv_blocks += r->sched.own_blocks + distinct_blocks(node, s);
+        context_blocks += r->sched.own_blocks + held_blocks(node, r);
+        HOLDS(!worker || r->sched.own_blocks + held_blocks(node, r) == expected_blocks(s, node->hello.block_tokens));
         if (!r->account.bin) continue;
         bin_tokens += r->account.rows;
         in_bins++;
@@ -141,6 +142,7 @@ void oracles_check_tick(struct world *w)
 {
     const struct core *c = sim_router_core(w->router);
     oracle_waiting_with_room(w, c);
+    oracle_preempt_tick(w, c);
     oracle_index_tick(w, c, NODE_SPECULATOR);
     oracle_index_tick(w, c, NODE_WORKER);
 }

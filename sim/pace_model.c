@@ -51,18 +51,22 @@ bool pace_is_stale(double decode_us, int decode_rows, int mixed, int decodes)
 }
 
 // Scales the measured time of decode rows to another number of decode rows. The difference counts as prompt rows, but
-// at most in proportion.
-double pace_decodes_us_expected(double decode_us, int decode_rows, double row_us, int decodes)
+// at most in proportion. More rows count as in passes without decodes, or in mixed ones if these are faster.
+double pace_decodes_us_expected(double decode_us, int decode_rows, const double us_per_work[2], double row_work,
+                                int decodes)
 {
     if (!decodes || decode_us == 0) return 0;
+    bool mixed = decodes > decode_rows && us_per_work[1] > 0 && us_per_work[1] < us_per_work[0];
+    double row_us = us_per_work[mixed] * row_work;
     double in_proportion = decode_us * decodes / decode_rows, by_rows = decode_us + (decodes - decode_rows) * row_us;
     return decodes > decode_rows ? fmin(by_rows, in_proportion) : fmax(by_rows, in_proportion);
 }
 
 static double decodes_us_of(const struct pace_model *m, const struct scheduler *s)
 {
-    double row_us = m->us_per_work[0] * pace_shape_work(s->config, 0).row;
-    return pace_decodes_us_expected(m->decode_us, m->decode_rows, row_us, s->pass.budget.rows.decodes);
+    double row_work = pace_shape_work(s->config, 0).row;
+    return pace_decodes_us_expected(m->decode_us, m->decode_rows, m->us_per_work, row_work,
+                                    s->pass.budget.rows.decodes);
 }
 
 static double budget_of(const struct pace_model *m, const struct scheduler *s)
@@ -105,8 +109,7 @@ static void learn_decodes(struct pace_model *m, int decodes, double us, double r
     if (m->decode_us == 0) {
         m->decode_us = us;
     } else if (decodes != m->decode_rows) {
-        double expected_us =
-            pace_decodes_us_expected(m->decode_us, m->decode_rows, m->us_per_work[0] * row_work, decodes);
+        double expected_us = pace_decodes_us_expected(m->decode_us, m->decode_rows, m->us_per_work, row_work, decodes);
         m->decode_us = fmin(us, 2 * expected_us);
     } else {
         m->decode_us += 0.2 * (between(us, m->decode_us / 2, m->decode_us * 3 / 2) - m->decode_us);

@@ -14,7 +14,8 @@ struct shape_work pace_shape_work(const struct model_config *config, double bala
 // Returns true if the time of `decodes` decode rows must be measured again.
 bool pace_is_stale(double decode_us, int decode_rows, int mixed, int decodes);
 // Scales the measured time of decode_rows rows to `decodes`. `row_us`: time of one prompt row.
-double pace_decodes_us_expected(double decode_us, int decode_rows, double row_us, int decodes);
+double pace_decodes_us_expected(double decode_us, int decode_rows, const double us_per_work[2], double row_work,
+                                int decodes);
 
 struct pace_model {
     double decode_us;      // time of a pass with only decode rows

@@ -43,7 +43,7 @@ static double work_with_decodes(const struct pass_budget *b)
 {
     const struct pace *p = b->pace;
     double row = pace_shape_work(b->config, 0).row;
-    double decodes_us = pace_decodes_us_expected(p->decode_us, p->decode_rows, p->us_per_work[0] * row, b->decodes);
+    double decodes_us = pace_decodes_us_expected(p->decode_us, p->decode_rows, p->us_per_work, row, b->decodes);
     double added_us = added_us_of(p, decodes_us);
     added_us = fmax(added_us / 2, added_us - b->sampled * p->sample_us);
     double us = p->us_per_work[1] > 0 ? p->us_per_work[1] : p->us_per_work[0];

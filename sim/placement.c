@@ -70,7 +70,9 @@ static int64_t request_sent(struct world *w, struct sim_node *node, struct prefi
     if (worker && r->spec.score_only)
         world_fail(client->w, "request %" PRId64 ": a worker group got it, though it asks only for a score",
                    client->plan->id);
-    if (worker) oracle_fair_served(w->fair, r, sched_request_rows(&r->sched));
+    if (worker && r->usage.preemptions == client->preemptions)
+        oracle_fair_served(w->fair, r, sched_request_rows(&r->sched));
+    client->preemptions = r->usage.preemptions;
     struct prefix_set *computed = sim_node_computed(node);
     if (worker) {
         int most = (r->usage.kept_tokens - 1) / KV_BLOCK_TOKENS, found = prefix_set_match(computed, blocks, n);

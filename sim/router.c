@@ -15,6 +15,7 @@
 #include "sim/oracle_cost_model.h"
 #include "sim/oracle_costs.h"
 #include "sim/oracle_plan.h"
+#include "sim/oracle_preempt.h"
 #include "sim/oracle_reservation.h"
 #include "sim/oracle_shadow.h"
 #include "sim/oracle_tails.h"
@@ -190,8 +191,9 @@ static void tick(struct world *w, const struct event *event)
     bool went_on = router->core->in_round[NODE_SPECULATOR] || router->core->in_round[NODE_WORKER];
     const uint64_t changes[NODE_ROLES] = {rounds_now(router->core, 0).changes, rounds_now(router->core, 1).changes};
     core_tick(router->core, w->now_us);
-    const char *const problems[] = {oracle_plan_problem(), oracle_tails_problem(), oracle_reservation_problem()};
-    for (int i = 0; i < 3; i++)
+    const char *const problems[] = {oracle_plan_problem(), oracle_tails_problem(), oracle_reservation_problem(),
+                                    oracle_preempt_problem()};
+    for (int i = 0; i < 4; i++)
         if (problems[i]) world_fail(w, "%s", problems[i]);
     oracle_shadow_check_tick(w, router->core);
     rounds_check(w, went_on, changes);
@@ -421,6 +423,7 @@ static void core_start(struct sim_router *router)
     if (problem) world_fail(router->w, "%s", problem);
     oracle_rate_mean(router->w, &random);
     oracle_plan_watch(!router->w->scenario->load);
+    oracle_preempt_watch(!router->w->scenario->load);
     memset(router->rounds, 0, sizeof router->rounds);
     router->speeds_us = 0;
     router->tick_us = INT64_MAX;

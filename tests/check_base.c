@@ -381,6 +381,14 @@ START_TEST(utf8_accepts_exactly_rfc_3629)
 }
 END_TEST
 
+START_TEST(utf8_clean_removes_controls)
+{
+    char text[] = "a\x1b[2J\r\n\xC2\x9b\xE2\x80\xAE b\xff\xE2\x82\xAC";
+    utf8_clean(text);
+    ck_assert_str_eq(text, "a [2J        b?\xE2\x82\xAC");
+}
+END_TEST
+
 START_TEST(utf8_tail_is_what_more_bytes_could_complete)
 {
     ck_assert_uint_eq(utf8_incomplete_tail("ab", 2), 0);
@@ -490,6 +498,7 @@ SUITE("base")
     TEST(exit_codes_tell_usage_from_failure);
     TEST(a_condition_waits_until_its_time);
     TEST(utf8_accepts_exactly_rfc_3629);
+    TEST(utf8_clean_removes_controls);
     TEST(utf8_tail_is_what_more_bytes_could_complete);
     TEST(files_that_cannot_be_opened_have_the_status_of_the_reason);
     TEST(a_sentence_is_always_well_formed);

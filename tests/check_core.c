@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/core: the life of a request, step by step, from its arrival to its end. Random sequences of events are tested
 // by the simulator.
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -248,6 +249,34 @@ START_TEST(results_of_a_worker_group_are_checked)
 }
 END_TEST
 
+START_TEST(log_probabilities_of_a_worker_group_are_checked)
+{
+    struct fake_node *w = attach_worker("w");
+    static const struct token_logprob bad[] = {
+        {.token = 1, .logprob = NAN},
+        {.token = 1, .logprob = 5},
+        {.token = 2, .logprob = -1},
+        {.token = 1, .logprob = -1, .rank = -1},
+        {.token = 1, .logprob = -1, .n_top = 1, .top_token = {VOCAB}, .top_logprob = {-1}},
+        {.token = 1, .logprob = -1, .n_top = 1, .top_token = {3}, .top_logprob = {NAN}},
+        {.token = 1, .logprob = -1, .n_top = 1, .top_token = {3}, .top_logprob = {-INFINITY}}, // a masked token
+    };
+    const int32_t token = 1;
+    const int n = sizeof bad / sizeof *bad;
+    for (int i = 0; i < n; i++) {
+        struct client *a = fixture_request(&f, 10, 4);
+        a->r->spec.prefill.mode = PREFILL_OFF;
+        a->r->spec.sampling.logprobs = 1;
+        fixture_submit(&f, a);
+        fixture_advance(&f, 0);
+        struct sequence_result step = {.request = a->number, .tokens = &token, .logprobs = &bad[i], .n_tokens = 1};
+        core_step(f.c, w->node, &step, 1, f.now_us);
+        ck_assert_int_eq(a->n_tokens, i == n - 1);
+        if (i < n - 1) ck_ended(a, FINISH_REASON_ERROR, STATUS_INTERNAL);
+    }
+}
+END_TEST
+
 // The request is at fault only if it has a grammar.
 START_TEST(a_failed_grammar_is_a_fault_of_the_request)
 {
@@ -328,6 +357,7 @@ SUITE("core")
     TEST(a_request_ends_when_its_first_token_misses_the_deadline);
     TEST(late_results_are_ignored);
     TEST(results_of_a_worker_group_are_checked);
+    TEST(log_probabilities_of_a_worker_group_are_checked);
     TEST(a_failed_grammar_is_a_fault_of_the_request);
     TEST(a_long_error_of_a_worker_group_is_cut_between_characters);
     TEST(a_stop_string_ends_the_text_where_the_sink_says);

@@ -445,6 +445,22 @@ static void generate_until(const char *text, size_t pass, Forepack__Cluster__V1_
     free(tokens);
 }
 
+static void event_error(struct core *c, void *arg, int64_t now_us)
+{
+    Forepack__Cluster__V1__SequenceResult result = FOREPACK__CLUSTER__V1__SEQUENCE_RESULT__INIT, *results = &result;
+    result.request = last_request;
+    result.error = arg;
+    result.finish = FOREPACK__CLUSTER__V1__FINISH__FINISH_ERROR;
+    Forepack__Cluster__V1__StepResults steps = FOREPACK__CLUSTER__V1__STEP_RESULTS__INIT;
+    steps.results = &results;
+    steps.n_results = 1;
+    node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP;
+    message.step = &steps;
+    node_link_handle(&worker, c, &message, now_us);
+    sem_post(&done);
+}
+
 static void generate(const char *text, size_t pass)
 {
     generate_until(text, pass, FOREPACK__CLUSTER__V1__FINISH__FINISH_STOP);
@@ -502,6 +518,24 @@ static int ask_logprobs(bool stream)
     free(body);
     return fd;
 }
+
+// The error text of a worker group reaches the client, but not at any length, and without controls.
+START_TEST(the_error_of_a_worker_group_is_cut_and_cleaned)
+{
+    const size_t n = 4 << 20;
+    char *error = mem_alloc(n + 1);
+    memset(error, 'x', n);
+    memcpy(error, "out of\x1b[2Jpaper\n", 16);
+    int fd = ask_logprobs(false);
+    run_event(event_error, error);
+    char *answer = answer_take(fd);
+    check_answer(answer, 500, "out of [2Jpaper xx");
+    ck_assert_uint_lt(strlen(answer), 4096);
+    ck_assert_ptr_null(strchr(answer, 0x1b));
+    free(answer);
+    free(error);
+}
+END_TEST
 
 // A message has the log-probabilities of its tokens, however many tokens a pass yields.
 START_TEST(the_tokens_of_a_message_have_its_text)
@@ -873,6 +907,7 @@ SUITE("http_api")
     TIMEOUT(120);
     FIXTURE(setup, teardown);
     LOOP(a_request_that_ends_worker_groups_is_not_sent_again, 0, GENERATIONS);
+    TEST(the_error_of_a_worker_group_is_cut_and_cleaned);
     LOOP(a_deadline_that_has_passed_is_not_tried_again, 0, GENERATIONS);
     TEST(what_may_succeed_later_is_tried_again);
     TEST(turns_of_one_role_are_rendered_as_one);

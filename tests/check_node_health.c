@@ -165,7 +165,7 @@ START_TEST(a_long_pass_that_makes_progress_is_no_hang)
     struct fake_node *w = attach(NODE_WORKER, "w"), *s = attach(NODE_SPECULATOR, "s");
     f.options.score_timeout_us = 1000 * (int64_t)SECOND;
     struct client *client = fixture_send(&f, 500, 4);
-    run(300, w);
+    run(40, w);
     ck_state(w, "ready");
     ck_assert(fake_node_has(w, client));
     run(300, NULL);
@@ -266,6 +266,40 @@ START_TEST(the_requests_of_a_hung_group_are_replayed_elsewhere)
     ck_assert(!fake_node_has(again, held));
     fake_node_step(&f, again, probe, 0, 1, -1);
     ck_assert(fake_node_has(again, held));
+}
+END_TEST
+
+// A group that reports progress for ever but answers nothing loses its requests after ten times stall_us.
+START_TEST(a_group_that_answers_nothing_loses_its_requests)
+{
+    struct fake_node *w = attach(NODE_WORKER, "w"), *v;
+    struct client *begun = fixture_send(&f, 100, 8), *waiting = fixture_send(&f, 50, 8);
+    fake_node_step(&f, w, begun, 0, 3, -1);
+    v = attach(NODE_WORKER, "v");
+    run(48, &all_nodes);
+    ck_assert(!w->lost);
+    run(5, &all_nodes);
+    ck_assert(w->lost);
+    ck_assert(fake_node_has(v, begun));
+    ck_assert(fake_node_has(v, waiting));
+    fake_node_step(&f, v, begun, 3, 5, FINISH_REASON_LENGTH);
+    fake_node_step(&f, v, waiting, 0, 8, FINISH_REASON_LENGTH);
+}
+END_TEST
+
+// It answers one request and keeps the other.
+START_TEST(a_group_that_never_answers_one_request_loses_it)
+{
+    struct fake_node *w = attach(NODE_WORKER, "w"), *v = NULL;
+    struct client *kept = fixture_send(&f, 50, 8), *begun = fixture_send(&f, 100, 128);
+    for (int i = 0; i < 60 && !w->lost; i++) {
+        fake_node_step(&f, w, begun, i, 1, -1);
+        run(10, &all_nodes);
+        if (i == 45) v = attach(NODE_WORKER, "v");
+    }
+    ck_assert(w->lost);
+    ck_assert(fake_node_has(v, kept));
+    ck_assert(fake_node_has(v, begun));
 }
 END_TEST
 
@@ -535,6 +569,8 @@ SUITE("node_health")
     TEST(a_group_without_work_does_not_hang);
     TEST(time_in_which_the_router_did_not_run_is_no_hang);
     TEST(the_requests_of_a_hung_group_are_replayed_elsewhere);
+    TEST(a_group_that_answers_nothing_loses_its_requests);
+    TEST(a_group_that_never_answers_one_request_loses_it);
     TEST(a_group_that_counts_fewer_requests_than_it_was_sent_has_lost_some);
     TEST(heartbeats_in_quick_succession_are_not_counted);
     TEST(a_speculator_that_loses_prompts_is_ejected_and_they_go_on);

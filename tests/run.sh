@@ -57,6 +57,10 @@ for preset in dev release; do
     cmake --build --preset "$preset"
 done
 
+# The simulator explores other seeds for each commit.
+export FOREPACK_SEED=$((16#$(git rev-parse --short=8 HEAD 2>/dev/null | cut -c1-8 || echo 1)))
+echo "the simulator begins with seed $FOREPACK_SEED"
+
 lint=0
 tests/lint.sh build/dev || lint=$?
 [ $lint = 0 ] || { [ $lint = 77 ] && [ "${CI:-}" != true ]; } || exit 1

@@ -17,7 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIBRARIES = ("lib/base", "lib/page", "lib/messages", "lib/identity", "lib/net", "lib/http", "lib/jinja", "lib/tracing", "lib/text",
              "lib/grammar")
 ENGINE = ("engine", "engine/model", "kernels", *LIBRARIES, "proto")
-ROUTER = ("router/front", "router/metrics", "router/core", "router/sched", *LIBRARIES, "proto")
+ROUTER = ("router/front", "router/batch", "router/metrics", "router/core", "router/sched", *LIBRARIES, "proto")
 # The folders that each folder may include and call, in addition to itself.
 USES = {
     "proto": (),
@@ -36,7 +36,8 @@ USES = {
     "engine": ENGINE[1:],
     "router/sched": ("lib/base", "lib/text"),
     "router/core": ("router/sched", "lib/base", "lib/text", "lib/tracing"),
-    "router/metrics": ROUTER[2:],
+    "router/metrics": ROUTER[3:],
+    "router/batch": ("lib/base", "lib/text"),
     "router/front": ROUTER[1:],
     "router": ROUTER,
     "worker": ENGINE,

@@ -42,11 +42,13 @@ bool pace_measures_decodes(const struct pace *p, int decodes)
 }
 
 // Returns the expected time of the decode rows alone; 0: not known. Each row more or fewer than decode_rows changes the
-// time by the time of a prompt row, but at most by the mean time of a row in the measured pass.
+// time by the time of a prompt row, but at most by the mean time of a row in the measured pass. The time per work of
+// passes without decodes includes the fixed time of a pass, so more rows count at most as in passes with decodes.
 static double pace_decodes_us(const struct pace *p, int decodes)
 {
     if (decodes == 0 || p->decode_us == 0) return 0;
     double other = decodes - p->decode_rows, row_us = p->us_per_work[0] * p->row_work;
+    if (other > 0 && p->us_per_work[1] > 0) row_us = fmin(row_us, p->us_per_work[1] * p->row_work);
     return p->decode_us + other * fmin(row_us, p->decode_us / p->decode_rows);
 }
 

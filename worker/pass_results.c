@@ -250,7 +250,7 @@ static bool part_apply(struct pass_results *r, const struct pass_part *part, str
     struct sequence *q = part->sequence;
     q->n_cached += part->rows;
     admission_publish(r->scheduler, q);
-    *out = (struct sequence_output){.id = q->id};
+    *out = (struct sequence_output){.id = q->id, .bin = q->bin};
     if (part->logprobs) part_report_prompt(r, part, out);
     r->host_row += part->logprobs;
     bool is_complete = sequence_pending(q) == 0; // the sequence gets a token if no row is pending

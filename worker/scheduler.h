@@ -40,6 +40,10 @@
 // published. A decoding sequence without a draft gets one from prompt lookup, if its request allows it
 // (prompt_lookup.h).
 //
+// Background sequences use what others leave: while there are other sequences, they are paused, which means that they
+// get no rows. They are preempted first. A pass of background sequences has few prompt rows, so that another sequence
+// waits for a short time only.
+//
 // Structured output: the mask of the grammar is applied before sampling. A sequence ends with the token that completes
 // its grammar, without a pass for EOS.
 //
@@ -55,7 +59,7 @@
 struct scheduler;
 
 struct sequence_output {
-    uint64_t id;
+    uint64_t id, bin;                   // as in struct sequence_request
     const struct sampled_token *tokens; // [n_tokens] new tokens
     int n_tokens;
     bool has_logprobs;  // the request wants log-probabilities

@@ -50,12 +50,14 @@ static void send_results(struct service *service, size_t n, const struct step_re
     service->send(service->arg, &message);
 }
 
-static void send_refusal(struct service *service, uint64_t id, const char *sentence)
+// `bin` is the bin that had the sequence, or 0.
+static void send_refusal(struct service *service, uint64_t id, uint64_t bin, const char *sentence)
 {
     log_event(LOG_WARN, "sequence_refused", LOG_REQUEST(id), LOG_FIELD("reason", sentence));
     result_message *result = service->results[0];
     *result = (result_message)FOREPACK__CLUSTER__V1__SEQUENCE_RESULT__INIT;
     result->request = id;
+    result->bin_id = bin;
     result->finish = FOREPACK__CLUSTER__V1__FINISH__FINISH_ERROR;
     result->error = (char *)sentence;
     send_results(service, 1, NULL);
@@ -110,6 +112,7 @@ static void result_fill(struct service *service, result_message *r, const struct
 {
     *r = (result_message)FOREPACK__CLUSTER__V1__SEQUENCE_RESULT__INIT;
     r->request = out->id;
+    r->bin_id = out->bin;
     r->cached_tokens = (uint32_t)out->cached_tokens;
     r->finish = finish_message(out);
     if (out->finish == SEQUENCE_ERROR) r->error = (char *)out->error;
@@ -182,7 +185,7 @@ static void receive_matchers(struct service *service)
             scheduler_set_matcher(service->scheduler, compiled.id, compiled.matcher);
         } else {
             scheduler_cancel(service->scheduler, compiled.id);
-            send_refusal(service, compiled.id, compiled.reason);
+            send_refusal(service, compiled.id, 0, compiled.reason);
         }
         free(compiled.reason);
     }
@@ -204,10 +207,11 @@ static void kept_read(struct service *service, const sequence_message *m)
         service->kept[i] = (struct token_range){int_from_number(m->kept[i]->first), int_from_number(m->kept[i]->last)};
 }
 
-static enum status sequence_add(struct service *service, const sequence_message *m)
+static enum status sequence_add(struct service *service, uint64_t bin, const sequence_message *m)
 {
     struct sequence_request request = {
         .id = m->request,
+        .bin = bin,
         .tokens = (const int32_t *)m->token_ids, // a number above INT32_MAX becomes negative and is refused
         .n_tokens = int_from_number(m->n_token_ids),
         .n_generated = int_from_number(m->generated),
@@ -220,6 +224,7 @@ static enum status sequence_add(struct service *service, const sequence_message 
         .draft = (const int32_t *)m->draft_ids, // numbers above INT32_MAX: as for token_ids
         .n_draft = int_from_number(m->n_draft_ids),
         .prompt_lookup = m->drafts,
+        .background = m->background,
     };
     TRY(sampling_read(m->sampling, &request.sampling));
     kept_read(service, m);
@@ -246,8 +251,8 @@ void service_handle(struct service *service, const Forepack__Cluster__V1__Router
     if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN) {
         const Forepack__Cluster__V1__PrefillBin *bin = message->prefill_bin;
         for (size_t i = 0; i < bin->n_sequences; i++) {
-            if (sequence_add(service, bin->sequences[i]) != STATUS_OK)
-                send_refusal(service, bin->sequences[i]->request, status_message());
+            if (sequence_add(service, bin->bin_id, bin->sequences[i]) != STATUS_OK)
+                send_refusal(service, bin->sequences[i]->request, bin->bin_id, status_message());
         }
     } else if (message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_CANCEL) {
         for (size_t i = 0; i < message->cancel->n_requests; i++)

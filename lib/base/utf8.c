@@ -100,6 +100,15 @@ void utf8_mend(char *text)
         text[bad] = '?';
 }
 
+void utf8_clean(char *text)
+{
+    utf8_mend(text);
+    for (size_t n; *text; text += n) {
+        n = utf8_sequence_bytes((unsigned char)*text);
+        if (utf8_is_control(utf8_code_point(text, n))) memset(text, ' ', n);
+    }
+}
+
 void utf8_format_list(char *text, size_t size_bytes, const char *format, va_list args)
 {
     int whole_bytes = vsnprintf(text, size_bytes, format, args);

@@ -26,6 +26,10 @@ bool utf8_has_control(const char *text, size_t size_bytes); // true if a charact
 // Replaces each byte that is not part of a well-formed character by a question mark.
 void utf8_mend(char *text);
 
+// Makes a text of unknown origin fit to be shown: mends it, and replaces controls by blanks. The time of the worst case
+// grows with the square of the size.
+void utf8_clean(char *text);
+
 // Format text like snprintf() and vsnprintf(), but never cut inside a character.
 void utf8_format(char *text, size_t size_bytes, const char *format, ...) __attribute__((format(printf, 3, 4)));
 void utf8_format_list(char *text, size_t size_bytes, const char *format, va_list args)

@@ -6,7 +6,7 @@
 //           as code inside a fence, or if half of its lines are indented or end with one of { } ;
 //   JSON    a unit is an element of the largest list. A fenced block that is JSON is one unit.
 //
-// What remains is well-formed UTF-8. A fence is kept with any part of its block, so fences stay in pairs. JSON stays
+// The rest is well-formed UTF-8. A fence is kept with any part of its block, so fences stay in pairs. JSON stays
 // JSON. Pure functions; any thread.
 #pragma once
 

@@ -208,6 +208,7 @@ void core_scored(struct core *c, struct core_node *node, const struct score_resu
 
 struct sequence_result {
     uint64_t request;
+    uint64_t bin; // id of the bin that had the request; 0: not given
     const int32_t *tokens;
     const struct token_logprob *logprobs; // [n_tokens] or NULL if not asked for
     int n_tokens;
@@ -245,6 +246,11 @@ bool core_idle(const struct core *c);
 void core_release_nodes(struct core *c, int64_t now_us);
 
 // --- status
+struct core_load {
+    int requests, background; // all requests; those in the background
+    int places;               // sequences that the worker groups can run at one time
+};
+struct core_load core_get_load(const struct core *c);
 struct node_status {
     struct node_hello hello;
     const char *state; // see core_health_state()
@@ -268,7 +274,7 @@ struct bin_totals {
         node_visits;    // steps of searches in the index of nodes (node_index.h)
 };
 struct core_totals {
-    uint64_t requests, done, failed, cancelled, refused, replays, degraded;
+    uint64_t requests, done, failed, cancelled, refused, replays, preemptions, degraded;
     uint64_t prompt_tokens, kept_tokens, completion_tokens;
     uint64_t skipped[SKIP_COUNT];
     uint64_t limited[PRUNE_KINDS]; // requests that a rule for pruning changed (request_spec.limited_by)

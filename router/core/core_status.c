@@ -40,6 +40,15 @@ static struct node_status node_status_of(const struct core_node *node)
     };
 }
 
+struct core_load core_get_load(const struct core *c)
+{
+    struct core_load load = {.requests = core_waiting_requests(c) + c->ledger.running,
+                             .background = c->ledger.background};
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node))
+        if (node->hello.role == NODE_WORKER && !node->sched.draining) load.places += node->sched.limits.max_seqs;
+    return load;
+}
+
 static struct bin_totals bin_totals_of(const struct core *c, enum node_role role)
 {
     struct bin_totals totals = c->ledger.bins[role];

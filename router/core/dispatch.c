@@ -8,6 +8,7 @@
 #include "router/core/request_stages.h"
 #include "router/core/requests.h"
 #include "router/sched/bin_planner.h"
+#include "router/sched/preemption.h"
 #include "router/sched/prefix_tails.h"
 #include "router/sched/reservation.h"
 
@@ -95,6 +96,22 @@ static void dispatch_to(struct core *c, struct core_node *node, int64_t now_us)
     plan_apply(c, set, node, &plan, now_us);
 }
 
+// Gives a waiting request the place of running ones, if preemption.h allows that. Returns false if it does not.
+static bool dispatch_instead(struct core *c, int64_t now_us)
+{
+    struct waiting_set *set = &c->waiting[NODE_WORKER];
+    struct preemption preemption;
+    struct bin_plan plan;
+    preemption_choose(&c->view, set, &preemption);
+    ledger_scanned(&c->ledger, NODE_WORKER, preemption.scan_cost);
+    if (!preemption.node) return false;
+    for (int i = 0; i < preemption.n_leaving; i++)
+        core_request_preempt(c, request_of(preemption.leaving[i]), now_us);
+    plan_place(&c->view, preemption.node, set, preemption.queue, &plan);
+    if (plan.n) plan_apply(c, set, core_node_of(preemption.node), &plan, now_us);
+    return plan.n || preemption.n_leaving;
+}
+
 // Updates the reservation. Marks the old and the new reserved group as changed, because the number of blocks that they
 // may lend changes.
 static void update_reservation(struct core *c)
@@ -138,6 +155,7 @@ static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
             if (!node) waiting_set_asked(set, set->unasked);
         }
         if (!node && set->unasked) continue; // the tick's limit of work is reached
+        if (!node && role == NODE_WORKER && dispatch_instead(c, now_us)) continue;
         if (!node) break;
         dispatch_to(c, core_node_of(node), now_us);
     }

@@ -19,6 +19,11 @@ enum {
     SLOW_PASSES = 16,  // passes that a node computes after its admission before it may be ejected as slow
     STALL_PASSES = 4,  // a node hangs only after this many times the expected time of its longest pass
     DOUBLINGS_MAX = 5, // most doublings of eject_us
+    // A worker group has to return some result within SILENCE_STALLS times stall_us and ROW_US for each row that it has
+    // to compute. Each single request may take SILENCE_TIMES as long, because others may keep it waiting.
+    SILENCE_STALLS = 10,
+    SILENCE_TIMES = 10,
+    ROW_US = 10000,
 };
 
 // --- ejection
@@ -87,6 +92,23 @@ static bool node_hangs(const struct core *c, struct core_node *node, int64_t abs
     if (absent_us > 0) *since_us = *since_us + absent_us < now_us ? *since_us + absent_us : now_us;
     int64_t stalled_us = now_us - *since_us;
     return c->options.stall_us && stalled_us >= c->options.stall_us && stalled_us >= stall_limit_us(c, node);
+}
+
+// Returns true if a worker group has returned no result for too long, whatever it reports about its progress. Otherwise
+// a group that lies could keep its requests for ever. A speculator's requests have a deadline each.
+static bool node_is_silent(const struct core *c, struct core_node *node, int64_t absent_us, int64_t now_us)
+{
+    const struct node_account *account = &node->sched.account;
+    int64_t latest_us = 0, earliest_us = INT64_MAX, *excused_us = &node->health.excused_us;
+    *excused_us = account->requests.count ? *excused_us + (absent_us > 0 ? absent_us : 0) : 0;
+    if (!c->options.stall_us || node->sched.role != NODE_WORKER || !account->requests.count) return false;
+    for (const struct sched_request *r = account->requests.first; r; r = r->next) {
+        int64_t heard_us = request_of((struct sched_request *)r)->account.charged_us; // of its dispatch or last token
+        if (heard_us > latest_us) latest_us = heard_us;
+        if (heard_us < earliest_us) earliest_us = heard_us;
+    }
+    int64_t limit_us = SILENCE_STALLS * c->options.stall_us + ROW_US * account->bin_tokens + *excused_us;
+    return now_us - latest_us > limit_us || now_us - earliest_us > SILENCE_TIMES * limit_us;
 }
 
 // Lets the requests of a speculator go on without it.
@@ -260,6 +282,8 @@ static void check_node(struct core *c, struct core_node *node, int64_t absent_us
         requests_were_lost(c, node, now_us);
     } else if (node_hangs(c, node, absent_us, now_us)) {
         node_stalled(c, node, now_us);
+    } else if (node_is_silent(c, node, absent_us, now_us)) {
+        node_hung(c, node, mem_string("it makes progress but returns no results"), now_us);
     } else if (health->ejected_until_us && !node->leaving && now_us >= health->ejected_until_us) {
         node_readmit(c, node);
     }

@@ -32,6 +32,7 @@ int64_t ledger_waiting_tokens(const struct ledger *ledger)
 static void waiting_add(struct ledger *ledger, const struct request *r, int sign)
 {
     struct class_count *count = &ledger->waiting[ledger_class_of(r->spec.priority)];
+    ledger->background += r->spec.background ? sign : 0;
     int64_t tokens = sign * request_queue_tokens(r);
     count->requests += sign;
     count->tokens += tokens;
@@ -112,23 +113,31 @@ void ledger_charge_time(struct request *r, int64_t now_us)
 
 static int held_blocks(const struct request *r)
 {
-    return sched_node_shares_blocks(&r->account.node->sched) ? prefix_run_blocks(r->account.run) : 0;
+    return sched_node_shares_blocks(&r->account.node->sched) ? prefix_run_blocks(r->sched.run) : 0;
 }
 
 static void set_own_blocks(struct request *r, int blocks)
 {
     struct node_account *in = &r->account.node->sched.account;
-    in->kv_blocks += blocks - r->account.own_blocks;
-    in->context_blocks += blocks - r->account.own_blocks;
-    r->account.own_blocks = blocks;
+    in->kv_blocks += blocks - r->sched.own_blocks;
+    in->context_blocks += blocks - r->sched.own_blocks;
+    r->sched.own_blocks = blocks;
+}
+
+static void set_share(struct request *r, double share)
+{
+    r->sched.tenant_queue->held += share - r->sched.share;
+    r->sched.share = share;
 }
 
 void ledger_kv_blocks_updated(struct request *r)
 {
     if (!on_worker(r)) return;
+    const struct sched_node *node = &r->account.node->sched;
     node_index_note_change(&r->account.node->sched);
-    int block_tokens = r->account.node->sched.limits.block_tokens;
-    set_own_blocks(r, sched_request_kv_blocks(&r->sched, block_tokens) - held_blocks(r));
+    int blocks = sched_request_kv_blocks(&r->sched, node->limits.block_tokens);
+    set_own_blocks(r, blocks - held_blocks(r));
+    set_share(r, sched_node_share(node, blocks));
 }
 
 // Returns the number of blocks that the node's requests hold in its prefix index.
@@ -141,7 +150,7 @@ static void hold_blocks(struct request *r)
 {
     struct sched_node *node = &r->account.node->sched;
     int64_t before = shared_blocks(node);
-    r->account.run = node->prefixes ? prefix_record_hold(node->prefixes, r->sched.prefix, r->sched.n_prefix) : NULL;
+    r->sched.run = node->prefixes ? prefix_record_hold(node->prefixes, r->sched.prefix, r->sched.n_prefix) : NULL;
     node->account.kv_blocks += shared_blocks(node) - before;
     node->account.context_blocks += held_blocks(r);
     ledger_kv_blocks_updated(r);
@@ -153,9 +162,9 @@ static void release_blocks(struct request *r)
     int64_t before = shared_blocks(node);
     set_own_blocks(r, 0);
     node->account.context_blocks -= held_blocks(r);
-    if (node->prefixes) prefix_record_release(node->prefixes, r->account.run);
+    if (node->prefixes) prefix_record_release(node->prefixes, r->sched.run);
     node->account.kv_blocks += shared_blocks(node) - before;
-    r->account.run = NULL;
+    r->sched.run = NULL;
 }
 
 static void long_prompt_count(struct node_account *in, const struct request_account *a, int sign)
@@ -163,6 +172,16 @@ static void long_prompt_count(struct node_account *in, const struct request_acco
     in->long_prompts += sign;
     in->long_tokens += sign * (int64_t)a->rows;
     in->long_attention_pairs += sign * a->attention_pairs;
+}
+
+// Counts the request in the bin and in the work of its node, until work_uncount().
+static void work_count(struct core_bin *bin, struct node_account *in, const struct request_account *a)
+{
+    bin->open_fitting += !a->is_long;
+    in->requests_in_bins++;
+    in->bin_tokens += a->rows;
+    in->bin_attention_pairs += a->attention_pairs;
+    if (a->is_long) long_prompt_count(in, a, 1);
 }
 
 void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *node, struct core_bin *bin)
@@ -176,19 +195,20 @@ void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *n
     a->bin_id = bin->id;
     a->rows = computed;
     a->attention_pairs = cost_pairs(computed, rows - computed);
-    a->is_long = computed > sched_node_pass_rows(&node->sched);
+    a->is_background = r->spec.background;
+    a->is_long = computed > sched_node_pass_rows(&node->sched) && !a->is_background;
     bin->open++;
-    bin->open_fitting += !a->is_long;
-    in->requests_in_bins++;
-    in->bin_tokens += a->rows;
-    in->bin_attention_pairs += a->attention_pairs;
-    if (a->is_long) long_prompt_count(in, a, 1);
+    if (!a->is_background) work_count(bin, in, a);
     hold_blocks(r);
     in->running_alone += r->sched.runs_alone;
     request_list_append(&in->requests, &r->sched);
     node_index_note_change(&node->sched);
+    r->sched.placed_tokens = r->usage.completion_tokens;
+    r->sched.free_rows = 0;
     if (!on_worker(r)) return;
+    r->sched.tenant_queue->slots++;
     ledger->running++;
+    ledger->background += r->spec.background;
     waiting_add(ledger, r, -1);
 }
 
@@ -216,21 +236,25 @@ void ledger_scanned(struct ledger *ledger, enum node_role role, uint64_t scan_co
     ledger->bins[role].scan_cost += scan_cost;
 }
 
+static void work_uncount(struct core_bin *bin, struct node_account *in, const struct request_account *a)
+{
+    in->requests_in_bins--;
+    in->bin_tokens -= a->rows;
+    in->bin_attention_pairs -= a->attention_pairs;
+    if (a->is_long) {
+        long_prompt_count(in, a, -1);
+    } else if (--bin->open_fitting == 0) {
+        in->bins--;
+    }
+}
+
 // Notes that the bin does not wait for the request any more. Frees the bin when it waits for no request.
 static void bin_settled(struct request *r)
 {
     struct core_bin *bin = r->account.bin;
     if (!bin) return;
-    struct node_account *in = &r->account.node->sched.account;
-    in->requests_in_bins--;
-    in->bin_tokens -= r->account.rows;
-    in->bin_attention_pairs -= r->account.attention_pairs;
     r->account.bin = NULL;
-    if (r->account.is_long) {
-        long_prompt_count(in, &r->account, -1);
-    } else if (--bin->open_fitting == 0) {
-        in->bins--;
-    }
+    if (!r->account.is_background) work_uncount(bin, &r->account.node->sched.account, &r->account);
     if (--bin->open == 0) free(bin);
     node_index_note_change(&r->account.node->sched);
 }
@@ -243,7 +267,10 @@ void ledger_left_node(struct ledger *ledger, struct request *r)
     a->node->sched.account.running_alone -= r->sched.runs_alone;
     node_index_note_change(&a->node->sched);
     if (on_worker(r)) {
+        set_share(r, 0);
+        r->sched.tenant_queue->slots--;
         ledger->running--;
+        ledger->background -= r->spec.background;
         waiting_add(ledger, r, 1);
     }
     request_list_remove(&r->sched);
@@ -481,7 +508,7 @@ void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_u
     r->account.node->measures->counts.tokens_out += (uint64_t)n;
 }
 
-// --- a lost node, the end
+// --- a lost node, a preemption, the end
 
 void ledger_lost_at_speculator(struct request *r)
 {
@@ -494,6 +521,13 @@ void ledger_replayed(struct ledger *ledger, struct request *r, enum node_loss lo
     r->usage.replays++;
     r->account.losses++;
     ledger->totals.replays++;
+}
+
+void ledger_preempted(struct ledger *ledger, struct request *r)
+{
+    r->usage.preemptions++;
+    ledger->totals.preemptions++;
+    r->sched.free_rows = sched_request_rows(&r->sched);
 }
 
 static void answer_measure(struct core_measures *measures, const struct request *r)

@@ -32,6 +32,7 @@ struct pool_counts {
 struct ledger {
     int vocab_size;
     int running;                               // requests on worker groups
+    int background;                            // background requests, on worker groups or waiting
     struct class_count waiting[QUEUE_CLASSES]; // requests on no worker group
     struct core_totals totals;
     struct bin_totals bins[NODE_ROLES];
@@ -108,10 +109,13 @@ void ledger_prompt_logprobs_received(struct ledger *ledger, struct request *r, i
 void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_used);
 void ledger_kv_blocks_updated(struct request *r); // call after the request has got tokens
 
-// --- a lost node, the end
+// --- a lost node, a preemption, the end
 
 void ledger_lost_at_speculator(struct request *r);
 void ledger_replayed(struct ledger *ledger, struct request *r, enum node_loss loss);
+// Books that the request left its worker group for another request. Its tenant will not be charged for the rows that
+// are computed again.
+void ledger_preempted(struct ledger *ledger, struct request *r);
 // Books the end of a request. This is the request's last step.
 void ledger_ended(struct ledger *ledger, struct request *r, enum finish_reason reason, enum status status,
                   int64_t now_us);

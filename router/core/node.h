@@ -18,6 +18,7 @@ struct node_health {
     int64_t missed_us;        // time at which the node received the request whose score timed out; 0: none
     int lost;                 // unanswered requests that the node's heartbeat no longer counts (a fault)
     int64_t counted_us;       // the last time that `lost` was counted
+    int64_t excused_us;       // time in which this process did not run, since the node last had no request
     bool met;                 // true once health.c has handled the node as new
 };
 

@@ -66,6 +66,7 @@ void core_step(struct core *c, struct core_node *node, const struct sequence_res
     for (int i = 0; i < n; i++) {
         struct request *r = request_on(c, node, results[i].request);
         if (!r || (r->state != REQUEST_PREFILL && r->state != REQUEST_DECODE)) continue;
+        if (results[i].bin && results[i].bin != r->account.bin_id) continue; // the node had not read a cancel yet
         if (r->account.bin && results[i].n_tokens) node_answered(node);
         core_request_step(c, r, &results[i], now_us);
     }

@@ -98,10 +98,9 @@ struct request_account {
     uint64_t bin_id;
     struct tenant_account *tenant; // account of the request's tenant, from admission to end
     bool is_long;                  // the request is a long prompt: it has more rows to compute than a pass of the node
+    bool is_background;            // as in request_spec: the node's bins and work do not include the request
     int rows;                      // rows that the node has to compute for the request
     double attention_pairs;        // attention pairs of these rows, see cost.h
-    const struct prefix_run *run;  // prompt blocks that the request holds in the node's prefix record; NULL: none
-    int own_blocks;                // KV blocks that the request is expected to need in addition to `run`
     double output_tokens;          // charge for its generated tokens so far, see ledger_output_tokens()
     int losses;                    // nodes lost in a row while they had the request; a token or a score resets it
     int64_t charged_us;            // `timing` includes the time up to this moment

@@ -8,6 +8,23 @@
 #include "router/core/drafting.h"
 #include "router/core/requests.h"
 
+#define LOGPROB_MAX 0.01F // rounding may yield a little more than 0
+
+// Returns true if the log-probabilities are numbers for tokens of the vocabulary. A token that cannot be sampled has
+// minus infinity.
+static bool logprobs_are_valid(const struct core *c, const struct token_logprob *logprobs, int n)
+{
+    for (int i = 0; i < n; i++) {
+        const struct token_logprob *l = &logprobs[i];
+        if (!(l->logprob <= LOGPROB_MAX) || l->token < 0 || l->token >= c->options.vocab_size || l->rank < 0)
+            return false;
+        for (int t = 0; t < l->n_top; t++)
+            if (!(l->top_logprob[t] <= LOGPROB_MAX) || l->top_token[t] < 0 || l->top_token[t] >= c->options.vocab_size)
+                return false;
+    }
+    return true;
+}
+
 // Returns why the worker group's tokens are invalid, or NULL if they are valid.
 static const char *step_error(const struct core *c, const struct request *r, const struct sequence_result *result)
 {
@@ -19,12 +36,18 @@ static const char *step_error(const struct core *c, const struct request *r, con
             return "the worker group sent a token outside the vocabulary";
         }
     }
+    int n = result->logprobs && r->spec.sampling.logprobs >= 0 ? result->n_tokens : 0;
+    if (!logprobs_are_valid(c, result->logprobs, n)) return "the worker group sent impossible log-probabilities";
+    for (int i = 0; i < n; i++)
+        if (result->logprobs[i].token != result->tokens[i])
+            return "the worker group sent log-probabilities of other tokens";
     return NULL;
 }
 
 // Returns why the log-probabilities of the prompt are invalid, or NULL if they are valid. They must come in order, and
 // must be complete before the first new token comes.
-static const char *prompt_logprobs_error(const struct request *r, const struct sequence_result *result)
+static const char *prompt_logprobs_error(const struct core *c, const struct request *r,
+                                         const struct sequence_result *result)
 {
     bool asked = r->spec.sampling.prompt_logprobs >= 0;
     int n = result->n_prompt_logprobs, next = 1 + r->n_prompt_logprobs, left = asked ? r->spec.n_tokens - next : 0;
@@ -32,6 +55,7 @@ static const char *prompt_logprobs_error(const struct request *r, const struct s
     if (n < 0 || n > left || (n && result->prompt_logprobs_from != next))
         return "the worker group sent log-probabilities of the wrong prompt tokens";
     if (n < left && !goes_on) return "the worker group sent a token before all log-probabilities of the prompt";
+    if (!logprobs_are_valid(c, result->prompt_logprobs, n)) return "the worker group sent impossible log-probabilities";
     for (int i = 0; i < n; i++)
         if (result->prompt_logprobs[i].token != r->spec.tokens[next + i])
             return "the worker group sent log-probabilities of another prompt";
@@ -103,7 +127,7 @@ static void sequence_finished(struct core *c, struct request *r, const struct se
 void core_request_step(struct core *c, struct request *r, const struct sequence_result *result, int64_t now_us)
 {
     const char *error = step_error(c, r, result);
-    if (!error) error = prompt_logprobs_error(r, result);
+    if (!error) error = prompt_logprobs_error(c, r, result);
     if (error) {
         log_event(LOG_WARN, "step_refused", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
                   LOG_FIELD("node", r->account.node->hello.node_id), LOG_FIELD("reason", error));

@@ -70,10 +70,10 @@ static void request_leave(struct core *c, struct request *r, int64_t now_us)
     if (c->view.reservation.request == &r->sched) core_clear_reservation(c);
 }
 
-static void request_wait(struct core *c, struct request *r)
+// `returned` is true if the request comes back from a node.
+static void request_wait(struct core *c, struct request *r, bool returned)
 {
     enum node_role role = waiting_role(r);
-    bool returned = r->account.losses; // the request comes back from a lost node
     int64_t due_us = estimate_due_us(&c->view, role, &r->sched, r->account.charged_us);
     request_stage_joined(c, r, role);
     waiting_set_add(&c->waiting[role], &r->sched, due_us, returned);
@@ -142,6 +142,7 @@ static void log_end(const struct request *r, enum finish_reason reason, enum sta
         LOG_FIELD("drafted", u->draft_tokens),
         LOG_FIELD("accepted", u->draft_accepted_tokens),
         LOG_FIELD("replays", u->replays),
+        LOG_FIELD("preemptions", u->preemptions),
         LOG_MS("queue_ms", t->queue_us),
         LOG_MS("score_ms", t->score_us),
         LOG_MS("pack_wait_ms", t->pack_wait_us),
@@ -200,7 +201,7 @@ void core_request_wait_for_score(struct core *c, struct request *r, int64_t now_
     if (r->state != REQUEST_SCORING) request_set_state(r, REQUEST_SCORING);
     r->score_deadline_us = now_us + c->options.score_timeout_us;
     if (sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched))
-        request_wait(c, r);
+        request_wait(c, r, r->account.losses);
     else // a speculator scored an earlier turn of the conversation, but all speculators have left since
         core_request_unscorable(c, r, c->open_nodes[NODE_SPECULATOR] ? SKIP_TOO_LONG : SKIP_NO_NODE, now_us);
 }
@@ -234,7 +235,7 @@ void core_request_ready(struct core *c, struct request *r, int64_t now_us)
         request_fail(c, r, STATUS_OUT_OF_RANGE, status_message(), now_us);
         return;
     }
-    request_wait(c, r);
+    request_wait(c, r, false);
 }
 
 static void go_on_whole(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us)
@@ -314,8 +315,19 @@ void core_request_replay(struct core *c, struct request *r, enum node_loss loss,
         request_fail(c, r, STATUS_INTERNAL, status_message(), now_us);
     } else {
         r->sched.runs_alone = r->account.losses >= LOSSES_ALONE && c->options.policy == BIN_DATASET;
-        request_wait(c, r);
+        request_wait(c, r, true);
     }
+}
+
+void core_request_preempt(struct core *c, struct request *r, int64_t now_us)
+{
+    log_event(LOG_DEBUG, "request_preempted", LOG_REQUEST(r->number), LOG_FIELD("client_id", r->id),
+              LOG_FIELD("node", r->account.node->hello.node_id), LOG_FIELD("tokens", r->usage.completion_tokens));
+    c->ops.send_cancel(r->account.node->link, &r->number, 1);
+    request_leave(c, r, now_us);
+    request_set_state(r, REQUEST_READY);
+    ledger_preempted(&c->ledger, r);
+    request_wait(c, r, true);
 }
 
 // --- time

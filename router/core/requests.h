@@ -27,6 +27,9 @@ void core_request_ready(struct core *c, struct request *r, int64_t now_us);
 // Handles a request whose worker group was lost. The request waits for another group, which is also sent the tokens
 // generated so far.
 void core_request_replay(struct core *c, struct request *r, enum node_loss loss, int64_t now_us);
+// Takes the request back from its worker group, so that another request gets its place. It goes on later, like a
+// replayed request.
+void core_request_preempt(struct core *c, struct request *r, int64_t now_us);
 
 // Moves the request from its waiting set into a bin of the node. core_request_dispatched() follows when the bin is
 // sent.

@@ -14,6 +14,13 @@ struct process_metrics {   // this process; 0 for values that the system does no
 };
 void process_metrics_read(struct process_metrics *process); // any thread
 
+enum { METRICS_BATCH_STATES = 8 };
+struct batch_metrics { // zeros without --batch-dir
+    int64_t files, bytes, in_flight;
+    int64_t batches[METRICS_BATCH_STATES]; // by enum batch_state
+    uint64_t completed, failed, retried;   // requests
+};
+
 struct metrics_snapshot {
     struct core_metrics core;
     struct process_metrics process;
@@ -27,6 +34,7 @@ struct metrics_snapshot {
     uint64_t log_lines_dropped; // by this process
     struct peer_budget peers[PEER_CLASSES];
     struct http_server_status http;
+    struct batch_metrics batch;
     struct trace_counts trace; // zeros if requests are not traced
 };
 

@@ -558,6 +558,27 @@ static void write_responses(struct exposition *e, const struct metric *metric, c
     }
 }
 
+// --- batches
+
+static void write_batches(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    static const char *const states[METRICS_BATCH_STATES] = {"validating", "failed",  "in_progress", "finalizing",
+                                                             "completed",  "expired", "cancelling",  "cancelled"};
+    for (int i = 0; i < METRICS_BATCH_STATES; i++) {
+        struct labels labels = label("state", states[i]);
+        exposition_number(e, &labels, (double)s->batch.batches[i]);
+    }
+}
+
+static void write_batch_requests(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    const struct labels completed = label("result", "completed"), failed = label("result", "failed");
+    const struct labels retried = label("result", "retried");
+    exposition_count(e, &completed, s->batch.completed);
+    exposition_count(e, &failed, s->batch.failed);
+    exposition_count(e, &retried, s->batch.retried);
+}
+
 // --- constants
 
 static void write_version(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
@@ -663,6 +684,9 @@ const struct metric metrics_table[] = {
      "limit of the client's API key.", write_refused, 0, 0},
     {"forepack:replays_total", METRIC_COUNTER, "reason",
      "Requests that left a lost worker group, by the cause of the loss.", write_replays, 0, 0},
+    {"forepack:preempted_requests_total", METRIC_COUNTER, "",
+     "Times that a request left a worker group so that another request got its place.",
+     write_count, IN_SNAPSHOT(core.status.totals.preemptions), 0},
     {"forepack:prefill_skipped_total", METRIC_COUNTER, "reason",
      "Requests whose whole prompt was kept.", write_skipped, 0, 0},
     {"forepack:prefill_limited_total", METRIC_COUNTER, "rule",
@@ -800,6 +824,17 @@ const struct metric metrics_table[] = {
      "Bytes of HTTP heads and bodies from clients, without TLS.", write_count, IN_SNAPSHOT(http.received_bytes), 0},
     {"forepack:http_sent_bytes_total", METRIC_COUNTER, "",
      "Bytes of HTTP heads and bodies to clients, without TLS.", write_count, IN_SNAPSHOT(http.sent_bytes), 0},
+    {"forepack:batch_files", METRIC_GAUGE, "",
+     "Files of --batch-dir.", write_int64, IN_SNAPSHOT(batch.files), 0},
+    {"forepack:batch_bytes", METRIC_GAUGE, "",
+     "Bytes of these files, and of results of running batches.", write_int64, IN_SNAPSHOT(batch.bytes), 0},
+    {"forepack:batches", METRIC_GAUGE, "state",
+     "Batches of the last 30 days.", write_batches, 0, 0},
+    {"forepack:batch_requests_in_flight", METRIC_GAUGE, "",
+     "Requests of batches that were started and have no answer.", write_int64, IN_SNAPSHOT(batch.in_flight), 0},
+    {"forepack:batch_requests_total", METRIC_COUNTER, "result",
+     "Requests of batches that ended: with an answer, with an error, or refused for now and started again.",
+     write_batch_requests, 0, 0},
     {"forepack:build_info", METRIC_GAUGE, "version",
      "Always 1.", write_version, 0, 0},
     {"forepack:model_info", METRIC_GAUGE, "model_name",

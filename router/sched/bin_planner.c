@@ -331,31 +331,72 @@ static void fill_level(struct filling *f, int level)
     tenant_queues_resume(aside);
 }
 
+// --- tenants that hold less than others (rule 4)
+
+// Picks requests of the tenant that was served least, while it holds less of the worker groups than the tenant of the
+// next overdue request.
+static void fill_due_shares(struct filling *f)
+{
+    const struct request_need any = {INT_MAX, INT_MAX, INT_MAX};
+    const double slot = sched_node_share(f->node, 0);
+    while (!bin_is_full(f)) {
+        struct request_need room = room_left(f, rows_max(f));
+        const struct sched_request *overdue = due_index_next(&f->set->due_next, NULL, &any);
+        const struct tenant_queue *other = overdue ? overdue->tenant_queue : NULL;
+        struct tenant_queue *queue = other ? tenant_queues_next(&f->set->tenants, other->level, &room) : NULL;
+        if (!queue || queue == other || other->slots == 0) return;
+        if (!tenant_queue_holds_less(queue, (queue->n_picked + 1) * slot, other, 0)) return;
+        struct sched_request *r = tenant_next(f, queue);
+        if (!r) return;
+        bin_pick(f, r);
+        f->plan->overdue = true; // it precedes an overdue request, so the bin must be sent
+    }
+}
+
 static void bin_fill(struct filling *f)
 {
+    if (f->set->role == NODE_WORKER) fill_due_shares(f);
     fill_overdue(f);
     for (int level = PRIORITY_LEVELS - 1; level >= 0 && !bin_is_full(f); level--)
         fill_level(f, level);
 }
 
+static struct filling filling_begin(const struct sched_view *view, const struct sched_node *node,
+                                    struct waiting_set *set, struct bin_plan *plan)
+{
+    *plan = (struct bin_plan){.n = 0};
+    set->odd_slot_picked = set->odd_slot;
+    return (struct filling){.view = view,
+                            .node = node,
+                            .set = set,
+                            .plan = plan,
+                            .pass_rows = sched_node_pass_rows(node),
+                            .takes_long = !node->account.long_prompts,
+                            .rows_left = sched_node_bin_rows(node),
+                            .bytes_left = BIN_BYTES_MAX,
+                            .slots_left = node->limits.max_seqs - node->account.requests.count,
+                            .blocks_left = node_blocks_for_others(view, node),
+                            .scans_left = SCAN_MAX,
+                            .cached_scans_left = CACHED_SCAN_MAX};
+}
+
+void plan_place(const struct sched_view *view, const struct sched_node *node, struct waiting_set *set,
+                struct tenant_queue *queue, struct bin_plan *plan)
+{
+    struct filling f = filling_begin(view, node, set, plan);
+    f.blocks_left = sched_node_blocks_left(node);
+    struct sched_request *r = tenant_next(&f, queue);
+    if (!r) return;
+    bin_pick(&f, r);
+    plan->requests = set->picked;
+    plan->n = set->n_picked;
+}
+
 void plan_bin(const struct sched_view *view, const struct sched_node *node, struct waiting_set *set,
               struct bin_plan *plan)
 {
-    *plan = (struct bin_plan){.n = 0};
     int64_t min_rows = node_min_bin_rows(view, node);
-    struct filling f = {.view = view,
-                        .node = node,
-                        .set = set,
-                        .plan = plan,
-                        .pass_rows = sched_node_pass_rows(node),
-                        .takes_long = !node->account.long_prompts,
-                        .rows_left = sched_node_bin_rows(node),
-                        .bytes_left = BIN_BYTES_MAX,
-                        .slots_left = node->limits.max_seqs - node->account.requests.count,
-                        .blocks_left = node_blocks_for_others(view, node),
-                        .scans_left = SCAN_MAX,
-                        .cached_scans_left = CACHED_SCAN_MAX};
-    set->odd_slot_picked = set->odd_slot;
+    struct filling f = filling_begin(view, node, set, plan);
     bool may_do = set->rows >= min_rows || set->overdue.count;
     if (may_do) bin_fill(&f);
     if (picked_count(&f) && (plan->overdue || plan->rows >= min_rows || f.slots_left == 0)) {

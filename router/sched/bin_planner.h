@@ -15,8 +15,10 @@
 //    A node computes one long prompt at a time.
 //       check_long_prompts: short_prompts_have_their_first_token_two_passes_after_two_long_ones
 // 4. Overdue requests go first, by due time. They get the whole bin if all of them fit. Otherwise they get half of its
-//    rows and slots.
-//       check_core_bins: no_stream_starves_low_priorities; check_scarce_slots: of_several_free_slots_half_go_to_...
+//    rows and slots. A tenant that holds less of the worker groups than the tenant of the first overdue request
+//    precedes it, if it is next by rule 6: preemption (preemption.h) would give it the place anyway.
+//       check_preemption: a_freed_slot_goes_to_the_tenant_that_holds_less; check_core_bins:
+//       no_stream_starves_low_priorities; check_scarce_slots: of_several_free_slots_half_go_to_...
 // 5. The remaining requests go by priority, the highest first.
 //       check_core_bins: priority_goes_before_a_full_bin; check_scarce_slots: the_next_free_slot_goes_to_the_...
 // 6. Within a priority, the tenant with the smallest virtual token counter is next (tenant_queue.h).
@@ -55,7 +57,7 @@ struct bin_plan {
     int n;                                 // 0: no bin
     int64_t rows;                          // rows to be computed
     int64_t uncached_rows;                 // rows that would have to be computed without a prefix cache
-    bool overdue;                          // the bin has an overdue request
+    bool overdue;                          // the bin has an overdue request, or one that precedes an overdue request
     uint64_t scan_cost;                    // number of requests and tenant queues examined
     int64_t rows_missing;                  // with n == 0: the node should be asked again when this many more rows wait
     bool elsewhere;                        // true: a request fits, but waits for a node that would finish it sooner
@@ -65,3 +67,8 @@ struct bin_plan {
 // is 0, nothing is picked.
 void plan_bin(const struct sched_view *view, const struct sched_node *node, struct waiting_set *set,
               struct bin_plan *plan);
+
+// Plans a bin with the next request of the queue (rules 7 and 8), in the place that a preemption has made on the node.
+// A reservation of the node is not regarded.
+void plan_place(const struct sched_view *view, const struct sched_node *node, struct waiting_set *set,
+                struct tenant_queue *queue, struct bin_plan *plan);

@@ -389,6 +389,17 @@ void prefix_record_release(struct prefix_record *record, const struct prefix_run
     }
 }
 
+int prefix_record_held_alone(const struct prefix_record *record, const struct prefix_run *run)
+{
+    int blocks = 0;
+    for (; run; run = run->parent) {
+        const struct member *m = member_find(run, record);
+        if (m->holds > 1) break; // whoever holds an edge holds its parents
+        blocks += m->blocks;
+    }
+    return blocks;
+}
+
 int prefix_run_blocks(const struct prefix_run *run)
 {
     return run ? run->end : 0;

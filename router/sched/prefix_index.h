@@ -69,4 +69,6 @@ int64_t prefix_record_blocks_held(const struct prefix_record *record);
 const struct prefix_run *prefix_record_hold(struct prefix_record *record, const uint64_t *chain, int n);
 // Call when the request leaves the node. `run` may be NULL.
 void prefix_record_release(struct prefix_record *record, const struct prefix_run *run);
+// Returns the number of blocks of the run that no other request holds.
+int prefix_record_held_alone(const struct prefix_record *record, const struct prefix_run *run);
 int prefix_run_blocks(const struct prefix_run *run); // blocks from the start of the chain; 0 for NULL

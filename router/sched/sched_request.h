@@ -35,6 +35,9 @@ struct request_spec {
     bool want_importance;
     bool explain; // the answer tells what each stage decided
     int32_t priority;
+    // The request uses what other requests leave: it never becomes overdue in the queue, does not count as work of its
+    // node, and its group computes it only in passes without other requests.
+    bool background;
     size_t held_bytes; // memory that the front holds for the request: stop strings, or texts to compress
     char *tenant;      // owned, may be NULL
     // identifies the tenant of the API key; request ids are unique per owner; 0: the router uses no keys
@@ -53,6 +56,7 @@ struct request_usage {
         recalled_tokens;       // part of kept_tokens that earlier turns pruned and this turn recalls
     int draft_tokens,          // draft tokens that worker groups verified
         draft_accepted_tokens; // verified draft tokens that are in the answer
+    int preemptions;           // times that the request left a worker group for another request (preemption.h)
 };
 
 struct request_timing { // accounts, in microseconds
@@ -102,6 +106,13 @@ struct sched_request {
     // True: the request may be the reason why its last worker groups were lost. It runs alone on a group until its next
     // token, so that other requests are not lost with it.
     bool runs_alone;
+
+    // Accounts: the KV blocks on its node, and its part of `held` of its tenant queue.
+    const struct prefix_run *run; // prompt blocks that the request holds in the node's prefix record; NULL: none
+    int own_blocks;               // KV blocks that the request is expected to need in addition to `run`
+    double share;                 // share of its worker group, see sched_node_share(); 0: it is on none
+    int placed_tokens;            // number of generated tokens when it was dispatched last
+    int free_rows;                // rows that its tenant is not charged for at the next pick, after a preemption
 
     // Keys, set by the waiting set while the request waits.
     struct tenant_queue *tenant_queue; // also kept while the request is on a node, to charge its tenant

@@ -188,6 +188,13 @@ void tenant_queue_charge(struct tenant_queue *queue, double tokens)
     if (in_level) level_enter(queue);
 }
 
+bool tenant_queue_holds_less(const struct tenant_queue *queue, double more, const struct tenant_queue *other,
+                             double less)
+{
+    const double rounding = 1e-9;
+    return (queue->held + more) / queue->weight <= (other->held - less) / other->weight + rounding;
+}
+
 void tenant_queue_catch_up(struct tenant_queue *queue)
 {
     const struct tenant_level *level = level_of(queue);

@@ -24,6 +24,9 @@ struct tenant_queue {
     struct length_index packable; // requests of the queue that may be packed
     double served;                // the virtual token counter: (rows dispatched + charge for output) / weight
     double weight;
+    double held;               // accounts: sum of the shares of worker groups that its requests take
+    int slots;                 // accounts: number of its requests on worker groups
+    int n_picked;              // number of its requests in the bin being filled; the waiting set writes it
     struct tenant_queue *next; // next queue in the hash bucket
     // True while the queue is in the tree of its level: it has packable requests and is not set aside. The next three
     // fields are valid only then.
@@ -64,6 +67,11 @@ struct tenant_queue *tenant_queue_acquire(struct tenant_queues *queues, const st
 void tenant_queue_release(struct tenant_queue *queue);
 // Charges the tenant's counter; `tokens` may be negative.
 void tenant_queue_charge(struct tenant_queue *queue, double tokens);
+
+// Returns true if `queue` holds no more than `other` for each unit of its weight after it gets `more`, and `other`
+// loses `less`, of a worker group.
+bool tenant_queue_holds_less(const struct tenant_queue *queue, double more, const struct tenant_queue *other,
+                             double less);
 
 // Raises the counter of an empty queue to the counter of the active queues. Call before a request is added.
 void tenant_queue_catch_up(struct tenant_queue *queue);

@@ -45,6 +45,12 @@ int64_t sched_node_blocks_left(const struct sched_node *node)
     return node->role == NODE_WORKER ? node->limits.kv_blocks - node->account.kv_blocks : INT64_MAX;
 }
 
+double sched_node_share(const struct sched_node *node, int64_t blocks)
+{
+    double slot = 1.0 / node->limits.max_seqs, kv = (double)blocks / node->limits.kv_blocks;
+    return slot > kv ? slot : kv;
+}
+
 bool sched_node_shares_blocks(const struct sched_node *node)
 {
     return node->role == NODE_WORKER && node->prefixes && node->limits.block_tokens == PREFIX_BLOCK;

@@ -106,6 +106,9 @@ bool sched_node_can_hold(const struct sched_node *node, const struct sched_reque
 int64_t sched_node_blocks_left(const struct sched_node *node); // free KV blocks; INT64_MAX for a speculator
 // Converts a number of the node's KV blocks to blocks of PREFIX_BLOCK tokens, rounded up by at most 2 blocks.
 int64_t sched_index_blocks(const struct sched_node *node, int64_t blocks);
+// Returns the share of a worker group that a request with `blocks` KV blocks takes: the larger of its share of the
+// sequence slots and its share of the KV blocks. It is a request's dominant share (Ghodsi et al., NSDI 2011).
+double sched_node_share(const struct sched_node *node, int64_t blocks);
 bool sched_node_shares_blocks(const struct sched_node *node); // true: sequences with the same prefix share KV blocks
 // Returns the KV blocks that the request needs, less the blocks that it would share with requests on the node. Returns
 // 0 for a speculator.

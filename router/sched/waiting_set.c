@@ -188,16 +188,18 @@ void waiting_set_release(struct sched_request *r)
 void waiting_set_pick(struct waiting_set *set, struct sched_request *r)
 {
     r->tenant_queue->last_picked = r;
+    r->tenant_queue->n_picked++;
     MEM_GROW(set->picked, set->n_picked, set->picked_capacity);
     set->picked[set->n_picked++] = r;
     index_remove(set, r);
-    tenant_queue_charge(r->tenant_queue, sched_request_rows(r));
+    tenant_queue_charge(r->tenant_queue, sched_request_rows(r) - r->free_rows);
 }
 
 void waiting_set_commit(struct waiting_set *set)
 {
     for (int i = 0; i < set->n_picked; i++) {
         set->picked[i]->tenant_queue->last_picked = NULL;
+        set->picked[i]->tenant_queue->n_picked = 0;
         waiting_set_remove(set, set->picked[i]);
     }
     set->n_picked = 0;
@@ -209,7 +211,8 @@ void waiting_set_roll_back(struct waiting_set *set)
     while (set->n_picked) {
         struct sched_request *r = set->picked[--set->n_picked];
         r->tenant_queue->last_picked = NULL;
-        tenant_queue_charge(r->tenant_queue, -sched_request_rows(r));
+        r->tenant_queue->n_picked = 0;
+        tenant_queue_charge(r->tenant_queue, r->free_rows - sched_request_rows(r));
         index_add(set, r);
     }
 }

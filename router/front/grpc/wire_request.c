@@ -424,6 +424,7 @@ enum status wire_request_read(const struct client *client, const Forepack__V1__G
     r->spec.explain = m->explain;
     r->id = *m->request_id ? mem_string(m->request_id) : request_id_create();
     queue_read(m->tenant, m->priority, m->ttft_deadline_ms, &r->spec);
+    r->spec.background = client->background;
     return STATUS_OK;
 }
 
@@ -503,7 +504,7 @@ static enum status input_read(const Forepack__V1__CompressRequest *m, json_t **i
     return STATUS_OK;
 }
 
-// Applies the rules for the client's prefill options. What keeps everything needs no score.
+// Applies the rules for the client's prefill options. A request that keeps everything needs no score.
 static void compress_rules_apply(const struct client *client, struct request_spec *spec)
 {
     const struct client_rules rules = client_rules_get(client);

@@ -16,6 +16,19 @@
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 typedef Forepack__Cluster__V1__RouterMessage router_message;
 
+// A text of a node as logs and clients may see it.
+struct node_text {
+    char text[1024];
+};
+
+static struct node_text node_text(const char *from)
+{
+    struct node_text clean;
+    utf8_format(clean.text, sizeof clean.text, "%s", from);
+    utf8_clean(clean.text);
+    return clean;
+}
+
 // --- Hello
 
 static const char *hello_role_name(const Forepack__Cluster__V1__Hello *m)
@@ -30,7 +43,8 @@ static const char *hello_role_name(const Forepack__Cluster__V1__Hello *m)
 // Refuses the node with the error message of status_message(). The node logs the message and tries again later.
 static void hello_refuse(struct node_link *link, const Forepack__Cluster__V1__Hello *m, enum status status)
 {
-    log_event_limited(LOG_WARN, "node_refused", LOG_FIELD("node", m->node_id), LOG_FIELD("role", hello_role_name(m)),
+    const struct node_text node = node_text(m->node_id);
+    log_event_limited(LOG_WARN, "node_refused", LOG_FIELD("node", node.text), LOG_FIELD("role", hello_role_name(m)),
                       LOG_FIELD("peer", link->ops->peer(link)), LOG_REASON);
     Forepack__Cluster__V1__Refused refused = FOREPACK__CLUSTER__V1__REFUSED__INIT;
     refused.reason = (char *)status_message();
@@ -83,7 +97,7 @@ static enum status hello_check_protocol(const Forepack__Cluster__V1__Hello *m)
         return status_fail(STATUS_INVALID,
                            "the node (version %s) speaks version %u of the cluster protocol, the router (version "
                            "%s) version %d: install the same release on both",
-                           m->version, m->protocol, FOREPACK_VERSION, CLUSTER_PROTOCOL_VERSION);
+                           node_text(m->version).text, m->protocol, FOREPACK_VERSION, CLUSTER_PROTOCOL_VERSION);
     }
     if (!m->instance) return status_fail(STATUS_INVALID, "instance 0: must be a random number other than 0");
     return STATUS_OK;
@@ -168,14 +182,6 @@ static void handle_hello(struct core *c, struct node_link *link, const Forepack_
 
 // --- results
 
-// Returns the error message of a node in a form that clients may see, or NULL if `error` is empty. The result is UTF-8,
-// because some clients fail on other bytes.
-static const char *node_error_text(const char *error)
-{
-    if (!*error) return NULL;
-    return utf8_valid(error, strlen(error), NULL) ? error : "the node failed; its error message is not UTF-8";
-}
-
 static void gpu_read(const Forepack__Cluster__V1__Gpu *m, struct node_gpu *gpu)
 {
     *gpu = (struct node_gpu){
@@ -247,6 +253,7 @@ static void handle_scores(struct core *c, struct node_link *link, const Forepack
 {
     for (size_t i = 0; i < m->n_results; i++) {
         const Forepack__Cluster__V1__ScoreResult *from = m->results[i];
+        const struct node_text error = node_text(from->error);
         struct token_range *kept = mem_alloc_array(from->n_kept, sizeof *kept);
         for (size_t k = 0; k < from->n_kept; k++)
             kept[k] = (struct token_range){intake_int(from->kept[k]->first), intake_int(from->kept[k]->last)};
@@ -256,7 +263,7 @@ static void handle_scores(struct core *c, struct node_link *link, const Forepack
             .n_kept = intake_int((uint32_t)from->n_kept),
             .importance = from->n_importance ? from->importance : NULL,
             .n_importance = intake_int((uint32_t)from->n_importance),
-            .error = node_error_text(from->error),
+            .error = *error.text ? error.text : NULL,
             .cached_tokens = intake_int(from->cached_tokens),
             .keep_rate = from->keep_rate,
             .reason = rate_reason_read(from->rate_reason),
@@ -291,12 +298,14 @@ static const struct token_logprob *logprobs_read(Forepack__Cluster__V1__TokenLog
     return to;
 }
 
-// Reads a result. `logprobs` has room for the log-probabilities of the tokens and of the prompt.
+// Reads a result. `logprobs` has room for the log-probabilities of the tokens and of the prompt. The caller frees the
+// error.
 static void sequence_result_read(const Forepack__Cluster__V1__SequenceResult *from, struct token_logprob *logprobs,
                                  struct sequence_result *to)
 {
     *to = (struct sequence_result){
         .request = from->request,
+        .bin = from->bin_id,
         .tokens = (const int32_t *)from->token_ids, // a number over INT_MAX becomes negative, and the core refuses it
         .n_tokens = intake_int((uint32_t)from->n_token_ids),
         .finished = from->finish != FOREPACK__CLUSTER__V1__FINISH__FINISH_NONE,
@@ -304,7 +313,7 @@ static void sequence_result_read(const Forepack__Cluster__V1__SequenceResult *fr
                   : from->finish == FOREPACK__CLUSTER__V1__FINISH__FINISH_LENGTH ? FINISH_REASON_LENGTH
                                                                                  : FINISH_REASON_ERROR,
         .grammar_failed = from->finish == FOREPACK__CLUSTER__V1__FINISH__FINISH_GRAMMAR,
-        .error = node_error_text(from->error),
+        .error = *from->error ? mem_string(node_text(from->error).text) : NULL,
         .cached_tokens = intake_int(from->cached_tokens),
         .draft_tokens = intake_int(from->draft_tokens),
         .draft_accepted_tokens = intake_int(from->draft_accepted_tokens),
@@ -341,6 +350,8 @@ static void handle_step(struct core *c, struct node_link *link, const Forepack__
     core_draft_length(link->node, intake_int(m->draft_length));
     core_step(c, link->node, results, (int)m->n_results, now_us);
     handle_pass(c, link, m->rows, m->pairs, m->step_us, has_prompt_rows(m), now_us);
+    for (size_t i = 0; i < m->n_results; i++)
+        free((char *)results[i].error);
     free(logprobs);
     free(results);
 }
@@ -383,7 +394,7 @@ void node_link_handle(struct node_link *link, struct core *c, const node_message
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP: handle_step(c, link, m->step, now_us); break;
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAFTS: handle_drafts(c, link, m->drafts, now_us); break;
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_DRAINING:
-        core_draining(c, link->node, m->draining->reason, now_us);
+        core_draining(c, link->node, node_text(m->draining->reason).text, now_us);
         break;
     default: break; // a message that this version does not know
     }

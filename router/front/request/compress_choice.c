@@ -18,6 +18,7 @@ struct compress_choice {
     struct candidate *candidates; // [n] the best first
     int n;
     int always; // number of tokens that are always kept, or belong to no unit
+    int frames; // number of tokens of frames, which depend on other units; recounted after a choice
 };
 
 static int candidate_compare(const void *left, const void *right)
@@ -42,7 +43,10 @@ static void add_units(struct compress_choice *choice, int t, const float *import
         double sum = 0;
         for (; *token_p < c->tokens_before && c->starts[*token_p] < end; ++*token_p, candidate.tokens++)
             sum += importance[*token_p];
-        if (unit->frame) continue; // kept with another unit of its block
+        if (unit->frame) {
+            choice->frames += candidate.tokens;
+            continue;
+        }
         candidate.score = candidate.tokens ? sum / candidate.tokens : 0;
         choice->candidates[choice->n] = candidate;
         fixed |= candidate.fixed;
@@ -69,7 +73,7 @@ struct compress_choice *compress_choice_create(struct compression *c, const floa
     }
     for (int i = 0; i < choice->n; i++)
         free_tokens += choice->candidates[i].fixed ? 0 : choice->candidates[i].tokens;
-    choice->always = c->tokens_before - free_tokens;
+    choice->always = c->tokens_before - choice->frames - free_tokens;
     qsort(choice->candidates, (size_t)choice->n, sizeof *choice->candidates, candidate_compare);
     return choice;
 }

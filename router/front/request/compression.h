@@ -18,7 +18,7 @@
 #include "lib/text/cut.h"
 #include "router/front/request/intake.h"
 
-// What decided about a text.
+// The way in which a text was divided, or the reason why it is kept whole.
 enum compress_rule { COMPRESS_PROSE, COMPRESS_CODE, COMPRESS_JSON, COMPRESS_SYSTEM, COMPRESS_LAST_USER, COMPRESS_CALL };
 const char *compress_rule_name(enum compress_rule rule);
 

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "router/sched/preemption.h"
+
+#include <limits.h>
+#include <string.h>
+
+// Limits of one search: tenant queues of a priority, requests of a queue for each node, and running requests examined.
+enum { QUEUES_MAX = 8, REQUESTS_MAX = 4, SCAN_MAX = 8192 };
+
+// --- what is allowed
+
+static int class_of(const struct tenant_queue *queue)
+{
+    int priority = queue->level - PRIORITY_MAX;
+    return (priority > 0) - (priority < 0);
+}
+
+static int tokens_since_placed(const struct sched_request *running)
+{
+    return running->usage->completion_tokens - running->placed_tokens;
+}
+
+bool preemption_is_fair(const struct tenant_queue *queue, double more, const struct sched_request *running, double less)
+{
+    const struct tenant_queue *other = running->tenant_queue;
+    if (class_of(queue) > class_of(other)) return true;
+    if (queue->level < other->level || strcmp(queue->tenant, other->tenant) == 0) return false;
+    bool holds_less = tenant_queue_holds_less(queue, more, other, less + running->share);
+    if (queue->slots == 0 && holds_less) return true;
+    if (queue->level == other->level && queue->served > other->served) return false;
+    return holds_less || (queue->slots == 0 && tokens_since_placed(running) >= PREEMPT_TOKENS);
+}
+
+bool preemption_is_due(const struct sched_request *running)
+{
+    enum { DOUBLINGS_MAX = 20, ROWS_PER_TOKEN = 16 };
+    int n = running->usage->preemptions;
+    if (running->runs_alone) return false;
+    if (n == 0) return true;
+    int64_t tokens = (int64_t)PREEMPT_TOKENS << (n <= DOUBLINGS_MAX ? n - 1 : DOUBLINGS_MAX);
+    int64_t of_rows = sched_request_rows(running) / ROWS_PER_TOKEN;
+    return tokens_since_placed(running) >= (tokens > of_rows ? tokens : of_rows);
+}
+
+// --- the requests that leave a node
+
+// A search on one node.
+struct search {
+    const struct sched_view *view;
+    const struct sched_node *node;
+    struct tenant_queue *queue;
+    struct preemption *found; // for this node
+    int64_t rows;             // rows to compute again
+};
+
+static int64_t blocks_freed(const struct sched_node *node, const struct sched_request *r)
+{
+    int shared = sched_node_shares_blocks(node) ? prefix_record_held_alone(node->prefixes, r->run) : 0;
+    return r->own_blocks + shared;
+}
+
+static bool leaves(const struct preemption *found, const struct sched_request *r)
+{
+    for (int i = 0; i < found->n_leaving; i++)
+        if (found->leaving[i] == r) return true;
+    return false;
+}
+
+// Returns the share of a group that requests of the queue give up.
+static double share_leaving(const struct preemption *found, const struct tenant_queue *queue)
+{
+    double share = 0;
+    for (int i = 0; i < found->n_leaving; i++)
+        share += found->leaving[i]->tenant_queue == queue ? found->leaving[i]->share : 0;
+    return share;
+}
+
+// Returns true if `a` should leave before `b`: the lower priority, then the tenant that holds more, then the request
+// with fewer rows to compute again, then the younger request.
+static bool leaves_before(const struct preemption *found, const struct sched_request *a, const struct sched_request *b)
+{
+    const struct tenant_queue *of_a = a->tenant_queue, *of_b = b->tenant_queue;
+    if (of_a->level != of_b->level) return of_a->level < of_b->level;
+    double held_a = (of_a->held - share_leaving(found, of_a)) / of_a->weight;
+    double held_b = (of_b->held - share_leaving(found, of_b)) / of_b->weight;
+    if (of_a != of_b && (held_a < held_b || held_a > held_b)) return held_a > held_b;
+    int rows_a = sched_request_rows(a), rows_b = sched_request_rows(b);
+    return rows_a != rows_b ? rows_a < rows_b : a->number > b->number;
+}
+
+// Returns the next request that may leave the node for a request with the share `more`, or NULL. Prefers one that frees
+// the missing blocks alone, else the one that frees most.
+static struct sched_request *next_leaving(const struct search *s, double more, int64_t missing)
+{
+    struct sched_request *next = NULL;
+    int64_t most = -1;
+    for (struct sched_request *r = s->node->account.requests.first; r; r = r->next) {
+        s->found->scan_cost++;
+        if (leaves(s->found, r) || !preemption_is_due(r)) continue;
+        if (!preemption_is_fair(s->queue, more, r, share_leaving(s->found, r->tenant_queue))) continue;
+        int64_t freed = blocks_freed(s->node, r);
+        if (freed > missing) freed = missing;
+        if (freed < most || (freed == most && !leaves_before(s->found, r, next))) continue;
+        most = freed;
+        next = r;
+    }
+    return next;
+}
+
+// Returns true if the node has a place for the request but is reserved for a request of a tenant that holds more.
+static bool only_reserved(const struct search *s, double more)
+{
+    const struct reservation *reservation = &s->view->reservation;
+    return reservation->node == s->node && reservation->request->tenant_queue != s->queue &&
+           reservation->request->tenant_queue->level <= s->queue->level &&
+           tenant_queue_holds_less(s->queue, more, reservation->request->tenant_queue, 0);
+}
+
+// Chooses the requests that leave the node for `r`. Returns false if no allowed choice makes room.
+static bool make_room(struct search *s, const struct sched_request *r)
+{
+    const struct sched_node *node = s->node;
+    int needed = sched_node_blocks_needed(node, r), slots = node->limits.max_seqs - node->account.requests.count;
+    int64_t blocks = sched_node_blocks_left(node);
+    double more = sched_node_share(node, sched_request_kv_blocks(r, node->limits.block_tokens));
+    s->found->n_leaving = 0;
+    s->rows = 0;
+    while (slots < 1 || blocks < needed) {
+        int64_t missing = needed > blocks ? needed - blocks : 0;
+        struct sched_request *next = s->found->n_leaving < PREEMPT_MAX ? next_leaving(s, more, missing) : NULL;
+        if (!next) return false;
+        s->found->leaving[s->found->n_leaving++] = next;
+        s->rows += sched_request_rows(next);
+        slots++;
+        blocks += blocks_freed(node, next);
+    }
+    return s->found->n_leaving || only_reserved(s, more);
+}
+
+static bool may_ask(const struct sched_view *view, const struct sched_node *node)
+{
+    return node->role == NODE_WORKER && !node->draining && node->account.running_alone == 0 &&
+           node->account.bins < view->options.bins_ahead;
+}
+
+// Tries the longest requests of the queue that the empty node could compute.
+static bool search_node(struct search *s)
+{
+    const struct sched_node *node = s->node;
+    const struct request_need room = {
+        .rows = node->account.long_prompts ? (int)sched_node_pass_rows(node) : INT_MAX,
+        .blocks = (int)sched_index_blocks(node, node->limits.kv_blocks),
+        .context = node->limits.context_tokens,
+    };
+    struct sched_request *r = length_index_longest(&s->queue->packable, &room);
+    for (int i = 0; r && i < REQUESTS_MAX; i++) {
+        if (!r->runs_alone && sched_node_can_hold(node, r) && make_room(s, r)) return true;
+        r = length_index_next(&s->queue->packable, r, &room);
+    }
+    return false;
+}
+
+// Chooses the node with the fewest rows to compute again.
+static void search_nodes(const struct sched_view *view, struct tenant_queue *queue, struct preemption *best)
+{
+    struct preemption found = {.queue = queue};
+    int64_t rows = INT64_MAX;
+    uint64_t scan_cost = best->scan_cost;
+    for (const struct sched_node *node = view->nodes; node && scan_cost + found.scan_cost < SCAN_MAX;
+         node = node->next) {
+        struct search s = {.view = view, .node = node, .queue = queue, .found = &found};
+        if (!may_ask(view, node) || !search_node(&s) || s.rows >= rows) continue;
+        found.node = node;
+        rows = s.rows;
+        *best = found;
+    }
+    best->scan_cost = scan_cost + found.scan_cost;
+}
+
+void preemption_choose(const struct sched_view *view, struct waiting_set *set, struct preemption *preemption)
+{
+    const struct request_need any = {INT_MAX, INT_MAX, INT_MAX};
+    *preemption = (struct preemption){.node = NULL};
+    if (set->tenants.n < 2 || set->policy != BIN_DATASET) return;
+    for (int level = PRIORITY_LEVELS - 1; level >= 0 && !preemption->node; level--) {
+        struct tenant_queue *aside = NULL, *queue;
+        for (int i = 0; i < QUEUES_MAX && !preemption->node; i++) {
+            if (!(queue = tenant_queues_next(&set->tenants, level, &any))) break;
+            preemption->scan_cost++;
+            search_nodes(view, queue, preemption);
+            tenant_queue_set_aside(queue, &aside);
+        }
+        tenant_queues_resume(aside);
+    }
+}

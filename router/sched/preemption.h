@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// Preemption: a waiting request gets the place of running requests. Without it, a tenant with long answers in all
+// sequence slots would make others wait for the end of these answers, whatever the order of the queue.
+//
+// A waiting request may take the place of a running request of
+//
+// - any tenant, if its priority is of a higher class (low, normal, high);
+// - another tenant whose priority is not higher, if its own tenant then holds no more of the worker groups than the
+//   other tenant, for each unit of weight. What a tenant holds is `held` of its tenant queue (tenant_queue.h). A tenant
+//   that holds nothing may also take a place after PREEMPT_TOKENS tokens, so that tenants take turns if there are more
+//   tenants than slots. Within a priority, the second place of a tenant and a turn also need that it was served no more
+//   tokens (the virtual token counter). So the order of the queue and preemption agree on who is next.
+//
+// The preempted requests wait again as overdue requests, and go on with the tokens that they have.
+//
+// Bounds: each preemption moves what tenants hold towards balance, so none is undone by the next one. A request that
+// was preempted before is preempted again only after new tokens: a sixteenth of the rows that it would lose, and at
+// least PREEMPT_TOKENS, twice as many after each preemption. So the number of preemptions of an answer is at most
+// logarithmic in its length.
+#pragma once
+
+#include "router/sched/view.h"
+#include "router/sched/waiting_set.h"
+
+enum { PREEMPT_TOKENS = 16, PREEMPT_MAX = 32 }; // PREEMPT_MAX: most requests that leave for one request
+
+struct preemption {
+    const struct sched_node *node; // NULL: no preemption
+    struct tenant_queue *queue;    // the queue whose next request gets the place
+    struct sched_request *leaving[PREEMPT_MAX];
+    int n_leaving; // 0: only a reservation of the node kept the request waiting
+    uint64_t scan_cost;
+};
+
+// Returns true if a request of `queue` that takes the share `more` of a group may take the place of `running`, which is
+// on a worker group. Requests of the same tenant queue that leave as well take the share `less`.
+bool preemption_is_fair(const struct tenant_queue *queue, double more, const struct sched_request *running,
+                        double less);
+// Returns true if the running request has computed enough new tokens since its last preemption.
+bool preemption_is_due(const struct sched_request *running);
+
+// Chooses the next preemption for the requests that wait for the worker groups. Of all nodes, it chooses the one that
+// has the fewest rows to compute again.
+void preemption_choose(const struct sched_view *view, struct waiting_set *set, struct preemption *preemption);
