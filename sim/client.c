@@ -290,6 +290,7 @@ void client_abort(struct world *w, int64_t id)
 
 void clients_taint(struct world *w, int node)
 {
+    oracle_shadow_taint(w, sim_router_core(w->router), node);
     for (int i = 0; i < w->scenario->n_actions; i++) {
         struct client *client = &w->clients->of_action[i];
         const struct core_node *on = client->r ? client->r->account.node : NULL;

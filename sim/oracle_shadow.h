@@ -14,6 +14,6 @@ void oracle_shadow_free(struct oracle_shadow *oracle);
 
 void oracle_shadow_started(struct oracle_shadow *oracle);                  // a router has started
 void oracle_shadow_answered(struct world *w, const struct request *r);     // a client's request ended with an answer
-void oracle_shadow_taint(struct world *w, const struct core *c, int node); // the node lies
+void oracle_shadow_taint(struct world *w, const struct core *c, int node); // the node lies; NULL: no router
 void oracle_shadow_check(struct world *w, const struct core *c);           // call after every event; NULL: no router
 void oracle_shadow_check_tick(struct world *w, const struct core *c);      // call after a tick

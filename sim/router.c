@@ -244,17 +244,11 @@ static void bin_check(const struct node_end *end, const Forepack__Cluster__V1__R
     free(numbers);
 }
 
-static void taint(struct world *w, int node)
-{
-    clients_taint(w, node);
-    oracle_shadow_taint(w, w->router->core, node);
-}
-
 static void end_send(struct node_link *link, const Forepack__Cluster__V1__RouterMessage *message)
 {
     struct node_end *end = (struct node_end *)link;
     if (stream_is_suspect(end->stream) || sim_node_lies(stream_owner(end->stream, STREAM_NODE)))
-        taint(end->w, sim_router_node_of(link));
+        clients_taint(end->w, sim_router_node_of(link));
     bool prefill = message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN;
     bool score = message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN;
     if (prefill || score) work_check(end->w, prefill ? NODE_WORKER : NODE_SPECULATOR);

@@ -90,11 +90,13 @@ static void shadow_dispatch(struct core *c, int64_t now_us)
     }
 }
 
-static void interrupt_all(struct core *c, int64_t now_us)
+// Cancels the running shadows: all of them, or those whose worker group was also given a request, because it has more
+// of the request's prefix than an idle group.
+static void interrupt(struct core *c, bool all, int64_t now_us)
 {
     for (struct shadow *s = c->shadows.first, *next; s; s = next) {
         next = s->next;
-        if (s->running)
+        if (s->running && (all || s->running->account.node->sched.account.requests.count > 1))
             core_request_finish(c, s->running, FINISH_REASON_CANCELLED, STATUS_CANCELLED, "a request has arrived", true,
                                 now_us);
     }
@@ -103,7 +105,7 @@ static void interrupt_all(struct core *c, int64_t now_us)
 void shadows_make_room(struct core *c, int arriving, int64_t now_us)
 {
     if (!c->shadows.n_running) return;
-    if (waiting_set_count(&c->waiting[NODE_WORKER]) + arriving > spare_groups(c)) interrupt_all(c, now_us);
+    if (waiting_set_count(&c->waiting[NODE_WORKER]) + arriving > spare_groups(c)) interrupt(c, true, now_us);
 }
 
 void shadows_tick(struct core *c, bool may_dispatch, int64_t now_us)
@@ -111,9 +113,10 @@ void shadows_tick(struct core *c, bool may_dispatch, int64_t now_us)
     struct shadows *shadows = &c->shadows;
     if (c->draining) {
         shadows->drains = true;
-        interrupt_all(c, now_us);
+        interrupt(c, true, now_us);
         shadows_drop_all(shadows);
     }
+    if (shadows->n_running) interrupt(c, false, now_us);
     for (struct shadow *s = shadows->first, *next; s && s->expires_us <= now_us; s = next) { // in order of their ages
         next = s->next;
         if (!s->running) shadow_drop(shadows, s, SHADOW_EXPIRED);
