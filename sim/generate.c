@@ -8,6 +8,7 @@
 #include "lib/base/random.h"
 #include "lib/text/generation.h"
 #include "sim/calibrations.h"
+#include "sim/crowd.h"
 #include "sim/lies.h"
 
 enum { HEADS_MAX = 6, TENANTS_MAX = 5 };
@@ -428,8 +429,16 @@ static void draw_rules(struct swarm *g)
     }
 }
 
+// One in CROWDS scenarios is of crowd.h.
+enum { CROWDS = 16 };
+
 void scenario_generate(uint64_t seed, int64_t events, struct scenario *s)
 {
+    struct random_source crowd = random_stream(seed, 1);
+    if (random_below(&crowd, CROWDS) == 0) {
+        crowd_generate(&crowd, s);
+        return;
+    }
     struct swarm g = {.random = random_stream(seed, 0), .s = s};
     scenario_init(s);
     draw_options(&g);
