@@ -29,15 +29,19 @@ void client_link_close(struct client_link *l)
     *l = (struct client_link){.fd = -1};
 }
 
-enum status client_link_open(struct client_link *l, int port, SSL_CTX *tls, SSL_SESSION *session, int epoll_fd,
-                             void *data)
+enum status client_link_open(struct client_link *l, int host, int port, SSL_CTX *tls, SSL_SESSION *session,
+                             int epoll_fd, void *data)
 {
     struct sockaddr_in to = {
         .sin_family = AF_INET, .sin_port = htons((uint16_t)port), .sin_addr = {htonl(INADDR_LOOPBACK)}};
+    const struct sockaddr_in from = {.sin_family = AF_INET,
+                                     .sin_addr = {htonl((INADDR_LOOPBACK & 0xffffff00) | (uint32_t)host)}};
     const int one = 1;
     *l = (struct client_link){.fd = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)};
     if (l->fd < 0) return client_link_fail("socket");
     setsockopt(l->fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one);
+    setsockopt(l->fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, &one, sizeof one); // connect() chooses the port
+    if (bind(l->fd, (const struct sockaddr *)&from, sizeof from) != 0) return client_link_fail("bind");
     if (connect(l->fd, (struct sockaddr *)&to, sizeof to) != 0 && errno != EINPROGRESS)
         return client_link_fail("connect");
     if (tls) {

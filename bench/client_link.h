@@ -15,10 +15,10 @@ struct client_link {
     bool up; // connected, including the TLS handshake
 };
 
-// Starts to connect. `data` is the data of the connection's events in `epoll_fd`. Does not check the server's
-// certificate. `tls` is NULL for a plain connection. Resumes `session` unless it is NULL.
-enum status client_link_open(struct client_link *link, int port, SSL_CTX *tls, SSL_SESSION *session, int epoll_fd,
-                             void *data);
+// Starts to connect, from 127.0.0.`host`. `data` is the data of the connection's events in `epoll_fd`. Does not check
+// the server's certificate. `tls` is NULL for a plain connection. Resumes `session` unless it is NULL.
+enum status client_link_open(struct client_link *link, int host, int port, SSL_CTX *tls, SSL_SESSION *session,
+                             int epoll_fd, void *data);
 void client_link_close(struct client_link *link); // resets the connection, so that ports do not run out
 // Continues to connect. Sets `up` when the connection is ready.
 enum status client_link_rise(struct client_link *link, uint32_t events);

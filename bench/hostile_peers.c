@@ -16,7 +16,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/thread.h"
 
-enum { KINDS_MAX = 32, EVENTS = 256, TICK_MS = 1 };
+enum { KINDS_MAX = 32, EVENTS = 256, TICK_MS = 1, HOST = 2 };
 
 struct script {
     const struct hostile_kind *kind;
@@ -60,7 +60,7 @@ static void client_open(struct hostile_peers *p, struct peer_client *c)
     c->sent = 0;
     c->due_us = INT64_MAX;
     SSL_CTX *tls = c->script->kind->raw ? NULL : p->tls;
-    if (client_link_open(&c->link, p->o.port, tls, NULL, p->epoll_fd, c) == STATUS_OK) return;
+    if (client_link_open(&c->link, HOST, p->o.port, tls, NULL, p->epoll_fd, c) == STATUS_OK) return;
     atomic_fetch_add(&p->closed, 1);
     client_close(p, c, clock_now_us());
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Hostile clients of one port, on a thread of their own with the lowest priority. A client sends the bytes of its kind
-// (hostile_kinds.h) and reads nothing. Some time after the server has closed its connection, it connects again.
+// Hostile clients of one port, on a thread of their own with the lowest priority and from 127.0.0.2. A client sends the
+// bytes of its kind (hostile_kinds.h) and reads nothing. Some time after the server has closed its connection, it
+// connects again.
 #pragma once
 
 #include <stdbool.h>

@@ -42,7 +42,8 @@ struct http_load {
 static enum status link_open(struct http_load *load, struct link *l)
 {
     *l = (struct link){.sent_us = clock_now_us(), .stream = 1};
-    return client_link_open(&l->client, load->port, load->tls, load->resume ? load->session : NULL, load->epoll_fd, l);
+    return client_link_open(&l->client, 1, load->port, load->tls, load->resume ? load->session : NULL, load->epoll_fd,
+                            l);
 }
 
 // Requests are small and their connection idle, so the socket takes them whole.

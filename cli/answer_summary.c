@@ -13,6 +13,7 @@ static const struct {
     {"whole:cost", "the times could not be predicted yet (--prefill on prunes anyway)"},
     {"whole:uncalibrated", "the speculator is not calibrated for a quality (--prefill on --keep-rate 0.3 prunes)"},
     {"whole:unsure", "no lower keep rate is likely to reach the quality (--keep-rate sets one)"},
+    {"whole:fallback", "answers of pruned prompts did not agree with those of whole prompts"},
     {"whole:no_node", "no speculator is attached"},
     {"whole:too_long", "the prompt is too long for every speculator"},
     {"whole:timeout", "the speculator did not answer in time"},

@@ -5,6 +5,9 @@
 // The request id of a row is a random name of this run plus the row's number. Ids must be unique across all clients of
 // a router, which may still have requests of an interrupted run.
 //
+// The input is read twice, one line at a time: once to check it, and once to send it. So it may have any size. Memory
+// holds the rows in flight, and 16 to 32 bytes for each id.
+//
 // At most `window` rows are in flight. The router packs its whole queue, so it should have many rows, but not the whole
 // file. A row that was refused because the queue is full is sent again after the next answer. If no row is in flight,
 // the row is sent again after a pause, and the command prints the reason. Each refusal reduces the window to the rows
@@ -19,7 +22,6 @@
 // end. So a killed process loses no written answer, and a crash of the machine loses no answer of a completed run.
 #include <errno.h>
 #include <fcntl.h>
-#include <search.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +33,7 @@
 
 #include "cli/answer_lines.h"
 #include "cli/commands.h"
+#include "cli/id_set.h"
 #include "cli/progress.h"
 #include "cli/remote.h"
 #include "cli/request_rows.h"
@@ -65,18 +68,22 @@ static const struct option options[] = {
 };
 // clang-format on
 
+// A row in memory: one that waits to be sent (again), or one in flight.
 struct row {
     struct request_spec spec;
-    char *id; // id of the row and its answer; spec.id is the request id
-    int line;
+    char *id;    // id of the row and its answer; spec.id is the request id
+    int number;  // number of the row in the input, from 0
+    bool in_use; // false: the place is free
     struct answer answer;
-    bool done;
 };
 
 struct batch {
-    struct row *rows;
-    int n_rows;
-    int *waiting, n_waiting; // [n_rows] stack of the rows to send; the next row is the last
+    struct id_set ids;            // ids of all rows; those that have an answer are marked
+    struct request_reader reader; // of the rows that were not sent yet
+    struct row *rows;             // [window of the options]
+    int *free, n_free;            // stack of the places in `rows` that are free
+    int *waiting, n_waiting;      // stack of the rows to send again; the next row is the last
+    int n_rows, n_read;           // rows of the input; those that the reader has returned
     int n_done, n_failed, n_in_flight, window;
     bool refused; // the last answer was a refusal: the router cannot accept the row now
     bool stalled; // the user was told that no row is accepted
@@ -90,58 +97,49 @@ struct batch {
     long long tokens;
 };
 
-// --- index of the rows by id
-
-static struct hsearch_data index_of_ids;
-
-static struct row *index_find(const char *id)
-{
-    ENTRY query = {.key = (char *)id}, *found;
-    return hsearch_r(query, FIND, &found, &index_of_ids) ? found->data : NULL;
-}
-
-static enum status index_create(struct batch *b)
-{
-    memset(&index_of_ids, 0, sizeof index_of_ids);
-    if (!hcreate_r((size_t)b->n_rows * 2 + 16, &index_of_ids))
-        return status_fail(STATUS_INTERNAL, "out of memory: index of ids");
-    for (int i = 0; i < b->n_rows; i++) {
-        struct row *row = &b->rows[i];
-        if (index_find(row->id)) {
-            return status_fail(STATUS_INVALID, "%s:%d: id '%s' is not unique", o.input, row->line, row->id);
-        }
-        ENTRY entry = {.key = row->id, .data = row}, *entered;
-        hsearch_r(entry, ENTER, &entered, &index_of_ids);
-    }
-    return STATUS_OK;
-}
-
 // --- files
 
-static enum status rows_read(struct batch *b, const struct request_spec *defaults)
+// Returns the id of a row and its answer. The caller frees it.
+static char *row_id(const struct request_row *row)
 {
-    struct request_row *rows;
-    enum status status = request_rows_read(o.input, defaults, &rows, &b->n_rows);
-    if (status != STATUS_OK) return status;
-    b->rows = mem_alloc_array((size_t)b->n_rows, sizeof *b->rows);
-    for (int i = 0; i < b->n_rows; i++) {
-        struct row *row = &b->rows[i];
-        *row = (struct row){.spec = rows[i].spec, .line = rows[i].line};
-        row->id = row->spec.id ? row->spec.id : mem_format("line-%d", row->line);
-        row->spec.id = NULL; // set for each call
+    return row->spec.id ? mem_string(row->spec.id) : mem_format("line-%d", row->line);
+}
+
+static enum status row_check(struct batch *b, const struct request_row *row)
+{
+    enum status status = STATUS_OK;
+    char *id = row_id(row);
+    if (!id_set_add(&b->ids, id))
+        status = status_fail(STATUS_INVALID, "%s:%d: id '%s' is not unique", o.input, row->line, id);
+    free(id);
+    b->n_rows++;
+    return status;
+}
+
+// Reads the whole input once, so that a wrong row is found before any is sent.
+static enum status rows_check(struct batch *b, const struct request_spec *defaults)
+{
+    struct request_row row;
+    bool end = false;
+    TRY(request_reader_open(&b->reader, o.input, defaults));
+    enum status status = STATUS_OK;
+    while (status == STATUS_OK && !end) {
+        status = request_reader_next(&b->reader, &row, &end);
+        if (status != STATUS_OK || end) continue;
+        status = row_check(b, &row);
+        request_spec_free(&row.spec);
     }
-    free(rows); // the batch owns the specs now
-    return STATUS_OK;
+    request_reader_close(&b->reader);
+    if (status == STATUS_OK && !b->n_rows) status = status_fail(STATUS_INVALID, "%s: has no rows", o.input);
+    return status;
 }
 
 // Marks a row that has an answer of an earlier run. Answers stay in the file even if the input no longer has the row.
 static bool row_resume(void *arg, const char *id)
 {
     struct batch *b = arg;
-    struct row *row = index_find(id);
-    if (!row) return true;
-    if (row->done) return false;
-    row->done = true;
+    if (!id_set_has(&b->ids, id)) return true;
+    if (!id_set_mark(&b->ids, id)) return false;
     b->n_done++;
     return true;
 }
@@ -298,6 +296,15 @@ static bool row_failed(const struct row *row)
     return answer_reason_is_failure(json_string_value(json_object_get(row->answer.completion, "finish_reason")));
 }
 
+static void row_free(struct batch *b, struct row *row)
+{
+    answer_free(&row->answer);
+    request_spec_free(&row->spec);
+    free(row->id);
+    *row = (struct row){.in_use = false};
+    b->free[b->n_free++] = (int)(row - b->rows);
+}
+
 static enum status row_finish(struct batch *b, struct row *row)
 {
     enum status status = row_write(b, row);
@@ -308,22 +315,24 @@ static enum status row_finish(struct batch *b, struct row *row)
         b->n_failed++;
         if (b->n_failed == 1) fprintf(stderr, "%s: %s\n", row->id, error ? error : "the request was aborted");
     }
-    row->done = true;
+    id_set_mark(&b->ids, row->id);
     b->n_done++;
     b->n_in_flight--;
-    answer_free(&row->answer);
+    row_free(b, row);
     batch_draw(b, false);
     return STATUS_OK;
 }
 
+// Returns the row in flight with this request id, or NULL.
 static struct row *row_by_request_id(struct batch *b, const char *id)
 {
-    char *call = mem_format("%s-%d-", b->run_name, b->n_calls), *end;
+    char *call = mem_format("%s-%d-", b->run_name, b->n_calls), *end = "";
     size_t length = strlen(call);
     bool mine = strncmp(id, call, length) == 0;
     free(call);
-    long i = mine ? strtol(id + length, &end, 10) : -1;
-    return i < 0 || *end || i >= b->n_rows ? NULL : &b->rows[i];
+    long place = mine ? strtol(id + length, &end, 10) : -1;
+    struct row *row = place >= 0 && place < o.window && *end == '-' ? &b->rows[place] : NULL;
+    return row && row->in_use && row->answer.token_ids && strcmp(row->spec.id, id) == 0 ? row : NULL;
 }
 
 static void row_put_back(struct batch *b, struct row *row)
@@ -347,8 +356,7 @@ static bool trouble_may_wait(struct batch *b, const char *sentence)
 static enum status batch_handle_response(struct batch *b, const Forepack__V1__GenerateResponse *m)
 {
     struct row *row = row_by_request_id(b, m->request_id);
-    // Ignore an answer to a row that is not in flight.
-    if (!row || row->done || !row->answer.token_ids) return STATUS_OK;
+    if (!row) return STATUS_OK;
     bool ended = answer_add_response(&row->answer, m), unavailable = row->answer.error_code == GRPC_UNAVAILABLE;
     if (unavailable && !trouble_may_wait(b, answer_error(&row->answer)))
         return status_fail(STATUS_UNAVAILABLE, "%s", answer_error(&row->answer));
@@ -377,11 +385,44 @@ static void pause_ms(int ms)
 static void row_send(struct batch *b, struct row *row, struct rpc_stream *stream)
 {
     free(row->spec.id);
-    row->spec.id = mem_format("%s-%d-%d", b->run_name, b->n_calls, (int)(row - b->rows));
+    row->spec.id = mem_format("%s-%d-%d-%d", b->run_name, b->n_calls, (int)(row - b->rows), row->number);
     answer_init(&row->answer);
     struct rpc_bytes bytes = request_spec_pack(&row->spec);
     rpc_stream_give(stream, &bytes);
     b->n_in_flight++;
+}
+
+// Reads the next row that has no answer into a free place. Sets *row_p to NULL at the end of the input.
+static enum status row_read(struct batch *b, struct row **row_p)
+{
+    struct request_row read;
+    bool end;
+    *row_p = NULL;
+    for (;;) {
+        TRY(request_reader_next(&b->reader, &read, &end));
+        if (end) return STATUS_OK;
+        int number = b->n_read++;
+        char *id = row_id(&read);
+        if (!id_set_is_marked(&b->ids, id)) {
+            *row_p = &b->rows[b->free[--b->n_free]];
+            **row_p = (struct row){.spec = read.spec, .id = id, .number = number, .in_use = true};
+            return STATUS_OK;
+        }
+        free(id);
+        request_spec_free(&read.spec);
+    }
+}
+
+// Sends rows until the window is full.
+static enum status rows_send(struct batch *b, struct rpc_stream *stream)
+{
+    while (b->n_in_flight < b->window && b->n_in_flight + b->n_done < b->n_rows) {
+        struct row *row = b->n_waiting ? &b->rows[b->waiting[--b->n_waiting]] : NULL;
+        if (!row) TRY(row_read(b, &row));
+        if (!row) return status_fail(STATUS_INVALID, "%s: the file has changed: it has fewer rows", o.input);
+        row_send(b, row, stream);
+    }
+    return STATUS_OK;
 }
 
 static enum status batch_exchange(struct batch *b, struct rpc_stream *stream)
@@ -392,10 +433,9 @@ static enum status batch_exchange(struct batch *b, struct rpc_stream *stream)
             pause_ms(PAUSE_MS); // other clients fill the queue, or the router serves nothing
             batch_draw(b, false);
         }
-        while (b->n_waiting && b->n_in_flight < b->window)
-            row_send(b, &b->rows[b->waiting[--b->n_waiting]], stream);
-        struct rpc_bytes bytes;
-        status = rpc_stream_read(stream, &bytes);
+        struct rpc_bytes bytes = {0};
+        status = rows_send(b, stream);
+        if (status == STATUS_OK) status = rpc_stream_read(stream, &bytes);
         if (status == STATUS_OK && !bytes.data)
             status = status_fail(STATUS_UNAVAILABLE, "%s ended the call before the last answer", o.remote.server);
         if (status != STATUS_OK) break;
@@ -419,8 +459,8 @@ static enum status batch_call(struct batch *b, struct rpc_channel *channel)
     TRY(rpc_stream_open(channel, "/forepack.v1.Inference/GenerateMany", 0, false, &stream));
     enum status status = batch_exchange(b, stream);
     rpc_stream_close(stream);
-    for (int i = b->n_rows - 1; i >= 0; i--)
-        if (!b->rows[i].done && b->rows[i].answer.token_ids) row_put_back(b, &b->rows[i]);
+    for (int i = (int)o.window - 1; i >= 0; i--)
+        if (b->rows[i].in_use && b->rows[i].answer.token_ids) row_put_back(b, &b->rows[i]);
     return status;
 }
 
@@ -454,14 +494,16 @@ static enum status router_find(struct rpc_channel *channel)
     return STATUS_OK;
 }
 
-static enum status batch_send(struct batch *b)
+static enum status batch_send(struct batch *b, const struct request_spec *defaults)
 {
     b->window = (int)o.window;
-    b->waiting = mem_alloc_array((size_t)b->n_rows, sizeof *b->waiting);
-    for (int i = b->n_rows - 1; i >= 0; i--) {
-        if (!b->rows[i].done) b->waiting[b->n_waiting++] = i;
-    }
+    b->rows = mem_alloc_array((size_t)o.window, sizeof *b->rows);
+    b->waiting = mem_alloc_array((size_t)o.window, sizeof *b->waiting);
+    b->free = mem_alloc_array((size_t)o.window, sizeof *b->free);
+    for (int i = (int)o.window - 1; i >= 0; i--)
+        b->free[b->n_free++] = i;
     struct rpc_channel *channel;
+    TRY(request_reader_open(&b->reader, o.input, defaults));
     TRY(remote_open(&o.remote, &channel));
     b->started_us = clock_now_us();
     enum status status = router_find(channel);
@@ -479,16 +521,15 @@ static enum status output_sync(struct batch *b)
 
 static void batch_fini(struct batch *b)
 {
-    for (int i = 0; i < b->n_rows; i++) {
-        free(b->rows[i].id);
-        request_spec_free(&b->rows[i].spec);
-        answer_free(&b->rows[i].answer);
-    }
+    for (int i = 0; b->rows && i < o.window; i++)
+        if (b->rows[i].in_use) row_free(b, &b->rows[i]);
     free(b->rows);
+    free(b->free);
     free(b->waiting);
+    request_reader_close(&b->reader);
     if (b->output) fclose(b->output);
     if (b->lock >= 0) close(b->lock);
-    hdestroy_r(&index_of_ids);
+    id_set_fini(&b->ids);
 }
 
 int command_batch(int argc, char **argv)
@@ -498,6 +539,7 @@ int command_batch(int argc, char **argv)
                  "Sends many requests over one call. A second run sends only requests without an answer in the output.",
                  argc, argv, NULL);
     struct batch b = {.lock = -1};
+    id_set_init(&b.ids);
     struct request_spec defaults = {0};
     enum status status = STATUS_OK;
     uint64_t random;
@@ -505,13 +547,12 @@ int command_batch(int argc, char **argv)
     snprintf(b.run_name, sizeof b.run_name, "%016llx", (unsigned long long)random);
     if (!o.input || !o.output) status = status_fail(STATUS_INVALID, "--input and --output: required");
     if (status == STATUS_OK) status = request_spec_from_flags(options, &defaults);
-    if (status == STATUS_OK) status = rows_read(&b, &defaults);
-    if (status == STATUS_OK) status = index_create(&b);
+    if (status == STATUS_OK) status = rows_check(&b, &defaults);
     if (status == STATUS_OK) status = output_open(&b);
     if (status == STATUS_OK && b.n_done) fprintf(stderr, "%d of %d rows already have an answer\n", b.n_done, b.n_rows);
     if (status == STATUS_OK && b.n_done < b.n_rows) {
         rpc_init();
-        status = batch_send(&b);
+        status = batch_send(&b, &defaults);
         rpc_shutdown();
         if (status == STATUS_OK) status = output_sync(&b);
     }

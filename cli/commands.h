@@ -8,6 +8,7 @@ int command_chat(int argc, char **argv);
 int command_batch(int argc, char **argv);
 int command_explain(int argc, char **argv);
 int command_score(int argc, char **argv);
+int command_compress(int argc, char **argv);
 int command_keys(int argc, char **argv);
 int command_status(int argc, char **argv);
 int command_top(int argc, char **argv);

@@ -32,6 +32,7 @@ static const struct program_command commands[] = {
     {"batch", command_batch, "send the requests of a JSON Lines file; resumable"},
     {"explain", command_explain, "send one request and print what each stage decided for it"},
     {"score", command_score, "show which prompt tokens the speculator would keep"},
+    {"compress", command_compress, "drop the parts of a text that the speculator finds least important"},
     {"status", command_status, "show the nodes, queue, bins and totals of a cluster"},
     {"top", command_top, "watch nodes, queue and bins in a terminal"},
     {"drain", command_drain, "tell a node to finish its requests and leave"},

@@ -123,6 +123,20 @@ static json_t *skipped_json(const Forepack__V1__Totals *m)
     return skipped;
 }
 
+static json_t *agreements_json(const Forepack__V1__ClusterInfo *m)
+{
+    json_t *agreements = json_array();
+    for (size_t i = 0; i < m->n_agreements; i++) {
+        const Forepack__V1__AgreementInfo *a = m->agreements[i];
+        json_array_append_new(agreements, json_pack("{s:s,s:f,s:f,s:I,s:I,s:I,s:f,s:f,s:b}", "tenant", a->tenant,
+                                                    "quality", a->quality, "keep_rate", a->keep_rate, "compared",
+                                                    (json_int_t)a->compared, "first_token", (json_int_t)a->first_token,
+                                                    "answer", (json_int_t)a->answer, "lower_bound", a->lower_bound,
+                                                    "promise", a->promise, "falls_back", (int)a->falls_back));
+    }
+    return agreements;
+}
+
 static void status_print_json(const Forepack__V1__ClusterInfo *m)
 {
     json_t *nodes = json_array();
@@ -144,10 +158,11 @@ static void status_print_json(const Forepack__V1__ClusterInfo *m)
                   (json_int_t)t->node_hangs, "draft_tokens", (json_int_t)t->draft_tokens, "draft_accepted_tokens",
                   (json_int_t)t->draft_accepted_tokens, "frozen_tokens", (json_int_t)t->frozen_tokens,
                   "recalled_tokens", (json_int_t)t->recalled_tokens, "prefill_skipped", skipped_json(t));
-    json_t *object = json_pack("{s:b,s:b,s:s,s:f,s:o,s:o,s:o,s:o,s:o,s:o}", "ready", (int)m->ready, "draining",
-                               (int)m->draining, "version", m->version, "uptime_s", m->uptime_s, "nodes", nodes,
-                               "pools", pools_json(m), "queue", queue, "score_bins", bins_json(m->score_bins),
-                               "prefill_bins", bins_json(m->prefill_bins), "totals", totals);
+    json_t *object =
+        json_pack("{s:b,s:b,s:s,s:f,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "ready", (int)m->ready, "draining", (int)m->draining,
+                  "version", m->version, "uptime_s", m->uptime_s, "nodes", nodes, "pools", pools_json(m), "queue",
+                  queue, "score_bins", bins_json(m->score_bins), "prefill_bins", bins_json(m->prefill_bins), "totals",
+                  totals, "agreements", agreements_json(m));
     report_json(object);
 }
 
@@ -376,6 +391,21 @@ static void print_totals(const Forepack__V1__Totals *t)
     print_number("output", t->completion_tokens, "");
 }
 
+static void print_agreements(const Forepack__V1__ClusterInfo *m)
+{
+    if (m->n_agreements) printf("\nagreement of the latest pruned answers with the whole prompt\n");
+    for (size_t i = 0; i < m->n_agreements; i++) {
+        const Forepack__V1__AgreementInfo *a = m->agreements[i];
+        printf("  ");
+        print_text(*a->tenant ? a->tenant : "no tenant", LABEL_WIDTH);
+        printf("%s %g: %u answers, %.1f %% the same, %.1f %% the same first token",
+               a->quality > 0 ? "quality" : "keep rate", a->quality > 0 ? a->quality : a->keep_rate, a->compared,
+               percent(a->answer, a->compared), percent(a->first_token, a->compared));
+        if (a->promise > 0) printf("; shown %.3f of %g", a->lower_bound, a->promise);
+        printf("%s\n", a->falls_back ? "; falls back to the whole prompt" : "");
+    }
+}
+
 static void status_print_text(const Forepack__V1__ClusterInfo *m)
 {
     print_state(m);
@@ -385,6 +415,7 @@ static void status_print_text(const Forepack__V1__ClusterInfo *m)
     printf("\nbins since the router started\n");
     print_bins("score", m->score_bins);
     print_bins("prefill", m->prefill_bins);
+    print_agreements(m);
     print_totals(m->totals);
 }
 

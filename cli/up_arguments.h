@@ -5,6 +5,7 @@
 #include "cli/children.h"
 #include "lib/base/log_options.h"
 #include "lib/base/options.h"
+#include "lib/text/client_options.h"
 
 enum { UP_NODES_MAX = 64 }; // nodes of each role
 
@@ -17,6 +18,7 @@ struct up_flags {
         itl_target_ms;
     int64_t speculate_min_tokens, score_timeout_ms, drain_ms;
     bool prefix_cache, insecure, verbose;
+    struct client_options clients;
     struct log_options log;
 };
 

@@ -16,6 +16,7 @@ void batch_builder_init(struct batch_builder *b, const struct batch_limits *limi
     b->position = mem_alloc_array(rows, sizeof *b->position);
     b->row_start = mem_alloc_array(seqs + 1, sizeof *b->row_start);
     b->kv_len = mem_alloc_array(seqs, sizeof *b->kv_len);
+    b->rope_length = mem_alloc_array(seqs, sizeof *b->rope_length);
     b->block_table = mem_alloc_array(seqs * (size_t)limits->seq_blocks, sizeof *b->block_table);
     b->logit_row = mem_alloc_array(logit_rows, sizeof *b->logit_row);
     b->sampling = mem_alloc_array(logit_rows, sizeof *b->sampling);
@@ -33,6 +34,7 @@ void batch_builder_fini(struct batch_builder *b)
     free(b->position);
     free(b->row_start);
     free(b->kv_len);
+    free(b->rope_length);
     free(b->block_table);
     free(b->logit_row);
     free(b->sampling);
@@ -50,6 +52,7 @@ void batch_builder_reset(struct batch_builder *b)
                                      .position = b->position,
                                      .row_start = b->row_start,
                                      .kv_len = b->kv_len,
+                                     .rope_length = b->rope_length,
                                      .block_table = b->block_table,
                                      .logit_row = b->logit_row,
                                      .importance_row = b->importance_row,
@@ -65,9 +68,15 @@ void batch_builder_add_sequence(struct batch_builder *b, const int32_t *blocks, 
     INVARIANT(s < b->limits.seqs && n_blocks <= b->limits.seq_blocks, "sequence %d of %d with %d blocks of %d", s,
               b->limits.seqs, n_blocks, b->limits.seq_blocks);
     b->kv_len[s] = n_cached;
+    b->rope_length[s] = 0;
     b->blocks[s] = blocks;
     b->n_blocks[s] = n_blocks;
     if (n_blocks > b->batch.max_blocks) b->batch.max_blocks = n_blocks;
+}
+
+void batch_builder_set_rope_length(struct batch_builder *b, int length)
+{
+    b->rope_length[b->batch.n_seqs - 1] = length;
 }
 
 void batch_builder_add_row(struct batch_builder *b, int32_t token, int32_t position)

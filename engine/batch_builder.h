@@ -28,7 +28,8 @@ struct wanted_row {
 struct batch_builder {
     struct batch_limits limits;
     struct ragged_batch batch; // points into the arrays below
-    int32_t *token, *position, *row_start, *kv_len, *block_table, *logit_row, *importance_row, *importance_keys;
+    int32_t *token, *position, *row_start, *kv_len, *rope_length, *block_table, *logit_row, *importance_row,
+        *importance_keys;
     struct row_sampling *sampling; // [logit_rows]
     struct wanted_row *wanted;     // [logit_rows] in the order of the calls
     int n_sampled;                 // number of wanted rows whose token the backend samples
@@ -43,6 +44,8 @@ void batch_builder_reset(struct batch_builder *b);
 
 // Begins a sequence with `n_cached` KV entries. `blocks` must also have room for the rows that will be added.
 void batch_builder_add_sequence(struct batch_builder *b, const int32_t *blocks, int n_blocks, int n_cached);
+// Sets the least length of the rows of the sequence added last, see ragged_batch.rope_length.
+void batch_builder_set_rope_length(struct batch_builder *b, int length);
 void batch_builder_add_row(struct batch_builder *b, int32_t token, int32_t position);
 
 // Requests a result for `row`, a row of the sequence added last: its logits, or a token that the backend samples. The

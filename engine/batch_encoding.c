@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-enum { COUNTS = 10, SAMPLING_INTS = sizeof(struct row_sampling) / sizeof(int32_t) };
+enum { COUNTS = 11, SAMPLING_INTS = sizeof(struct row_sampling) / sizeof(int32_t) };
 
 // Returns the number of KV blocks of sequence s that the pass uses.
 static size_t blocks_used(const struct ragged_batch *b, int s)
@@ -23,7 +23,7 @@ static size_t all_blocks_used(const struct ragged_batch *b)
 static size_t encoded_ints(const struct ragged_batch *b, size_t blocks)
 {
     size_t rows = (size_t)b->n_rows, seqs = (size_t)b->n_seqs;
-    return COUNTS + 2 * rows + (seqs + 1) + seqs + blocks + (size_t)b->n_logit_rows +
+    return COUNTS + 2 * rows + (seqs + 1) + (b->rope_length ? 2 : 1) * seqs + blocks + (size_t)b->n_logit_rows +
            (b->sampling ? SAMPLING_INTS * (size_t)b->n_logit_rows : 0) + 2 * (size_t)b->n_importance_rows;
 }
 
@@ -36,7 +36,8 @@ size_t batch_encoded_ints(const struct ragged_batch *b)
 size_t batch_encoded_ints_max(int n_rows, int n_seqs, int seq_blocks)
 {
     size_t rows = (size_t)n_rows, seqs = (size_t)n_seqs;
-    return COUNTS + 2 * rows + (seqs + 1) + seqs + seqs * (size_t)seq_blocks + (1 + SAMPLING_INTS) * rows + 2 * rows;
+    return COUNTS + 2 * rows + (seqs + 1) + 2 * seqs + seqs * (size_t)seq_blocks + (1 + SAMPLING_INTS) * rows +
+           2 * rows;
 }
 
 static int32_t *ints_append(int32_t *to, const int32_t *from, size_t n)
@@ -57,7 +58,8 @@ void batch_encode(const struct ragged_batch *b, int32_t *w)
                               b->sampling != NULL,
                               b->n_unread_rows,
                               (int32_t)all_blocks_used(b),
-                              b->skipped_layers};
+                              b->skipped_layers,
+                              b->rope_length != NULL};
     w = ints_append(w, counts, COUNTS);
     if (b->sampling)
         w = ints_append(w, (const int32_t *)(const void *)b->sampling, SAMPLING_INTS * (size_t)b->n_logit_rows);
@@ -65,6 +67,7 @@ void batch_encode(const struct ragged_batch *b, int32_t *w)
     w = ints_append(w, b->position, rows);
     w = ints_append(w, b->row_start, seqs + 1);
     w = ints_append(w, b->kv_len, seqs);
+    if (b->rope_length) w = ints_append(w, b->rope_length, seqs);
     for (int s = 0; s < b->n_seqs; s++)
         w = ints_append(w, b->block_table + (size_t)s * (size_t)b->max_blocks, blocks_used(b, s));
     w = ints_append(w, b->logit_row, (size_t)b->n_logit_rows);
@@ -76,7 +79,7 @@ static bool counts_are_valid(const int32_t *w)
 {
     for (int i = 0; i < COUNTS; i++)
         if (w[i] < 0) return false;
-    return w[6] <= 1 && w[7] <= w[3];
+    return w[6] <= 1 && w[7] <= w[3] && w[10] <= 1;
 }
 
 // Copies the blocks `from` [n] into table rows of max_blocks blocks, with padding. Returns false if `n` is not the
@@ -109,6 +112,7 @@ enum status batch_decode(const int32_t *w, size_t n_ints, int32_t *block_table, 
     if (w[6]) b->sampling = (const void *)(w + COUNTS);
     b->n_unread_rows = w[7];
     b->skipped_layers = w[9];
+    if (w[10]) b->rope_length = w; // set below
     if (encoded_ints(b, (size_t)w[8]) != n_ints) {
         return status_fail(STATUS_INTERNAL, "encoded batch of %zu integers: its counts do not match", n_ints);
     }
@@ -118,6 +122,7 @@ enum status batch_decode(const int32_t *w, size_t n_ints, int32_t *block_table, 
     b->row_start = b->position + rows;
     b->kv_len = b->row_start + seqs + 1;
     const int32_t *used = b->kv_len + seqs;
+    if (b->rope_length) b->rope_length = used, used += seqs;
     b->block_table = block_table;
     b->logit_row = used + blocks;
     b->importance_row = b->logit_row + b->n_logit_rows;

@@ -24,6 +24,7 @@
 
 #include "kernels/gpu_place.h"
 #include "kernels/ragged.h"
+#include "kernels/rope_shape.h"
 #include "lib/base/status.h"
 
 // INT8: weights are signed bytes with one scale per output, and the rows that they multiply are quantised to bytes with
@@ -81,7 +82,7 @@ struct backend_shape {
     int n_layers;
     int n_heads, n_kv_heads; // heads of this rank; n_heads is a multiple of n_kv_heads
     int head_size;           // D, even
-    const float *inv_freq;   // [D/2] RoPE angles of position 1; copied. Dims i and i + D/2 rotate as a pair
+    struct rope_shape rope;  // arrays of D/2 elements, copied
     int max_rows;            // largest T
     int max_seqs;            // largest S
     int max_context;         // largest number of KV entries of one sequence

@@ -40,6 +40,7 @@ struct ragged_batch {
     int n_seqs;                 // S, at least 1; a sequence has at least one row
     const int32_t *row_start;   // [S+1] rows of sequence s are row_start[s] .. row_start[s+1]-1
     const int32_t *kv_len;      // [S] number of cached entries (not positions)
+    const int32_t *rope_length; // [S] least length of the rows for RoPE, see rope_shape.h; NULL: 0
     const int32_t *block_table; // [S][max_blocks] block of entry e is block_table[s][e / KV_BLOCK_TOKENS]
     int max_blocks;             // row length of block_table; covers kv_len + rows of the longest sequence
 
@@ -71,6 +72,13 @@ static inline int64_t ragged_attention_pairs(const struct ragged_batch *batch)
         pairs += rows * batch->kv_len[s] + rows * (rows + 1) / 2;
     }
     return pairs;
+}
+
+// Returns the length of a row for RoPE, see rope_shape.h.
+static inline int ragged_rope_length(const struct ragged_batch *batch, int sequence, int row)
+{
+    const int least = batch->rope_length ? batch->rope_length[sequence] : 0, own = batch->position[row] + 1;
+    return own > least ? own : least;
 }
 
 // Returns the floats of importance output: the sum of importance_keys.

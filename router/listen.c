@@ -232,6 +232,17 @@ static struct http_site site_make(const struct listen_options *o, const struct f
                               .exposed = http_exposed_headers};
 }
 
+static struct http_batching_options batching_options(const struct batch_options *o)
+{
+    return (struct http_batching_options){.window = (int)o->window,
+                                          .store = {.folder = o->dir,
+                                                    .file_bytes = (uint64_t)o->file_mb << 20,
+                                                    .tenant_bytes = (uint64_t)o->tenant_mb << 20,
+                                                    .total_bytes = (uint64_t)o->total_mb << 20,
+                                                    .tenant_files = (int)o->tenant_files,
+                                                    .total_files = (int)o->total_files}};
+}
+
 static enum status http_open(const struct listen_options *o, struct front *front, struct listeners *l)
 {
     if (o->http_port < 0) return STATUS_OK;
@@ -245,6 +256,7 @@ static enum status http_open(const struct listen_options *o, struct front *front
                                                  .site = site_make(o, front, l->hosts),
                                                  .proof = front->identity != NULL,
                                                  .max_connection_age_ms = CONNECTION_AGE_MS,
+                                                 .batching = batching_options(&o->batch),
                                                  .max_body_bytes = (size_t)o->max_message_mb << 20};
     return http_service_open(front, &options, &l->http);
 }

@@ -9,6 +9,12 @@
 #include "lib/base/options.h"
 #include "router/front/front.h"
 
+// Files and batches of the HTTP API.
+struct batch_options {
+    char *dir;
+    int64_t window, file_mb, tenant_mb, total_mb, tenant_files, total_files;
+};
+
 // The strings belong to the option table with LISTEN_OPTION_ROWS, and live until options_free().
 struct listen_options {
     char *host, *node_listen;
@@ -16,6 +22,7 @@ struct listen_options {
     char *node_tls_cert, *node_tls_key, *node_tls_ca, *cluster_token_file;
     char *allowed_hosts, *cors_origin, *trusted_proxies;
     int64_t port, http_port, max_message_mb, max_answers_mb, max_keyless_mb, max_peers_mb, connections_per_address;
+    struct batch_options batch;
     bool insecure;
 };
 
@@ -74,6 +81,25 @@ struct listen_options {
              "default: none"},                                                                                             \
     {.name = "insecure", .type = OPTION_BOOL, .value = &(l).insecure,                                                  \
      .help = "allow ports beyond loopback without TLS, and nodes without certificate and cluster token"}
+#define BATCH_OPTION_ROWS(b)                                                                                           \
+    {.name = "-Batches"},                                                                                              \
+    {.name = "batch-dir", .type = OPTION_STRING, .value = &(b).dir, .placeholder = "DIR",                              \
+     .help = "folder for the files of POST /v1/files and the batches of POST /v1/batches, which continue after a "     \
+             "restart; it is created if needed, and one router uses it. Default: no files and batches"},               \
+    {.name = "batch-window", .type = OPTION_INT, .value = &(b).window, .default_text = "1024", .min = 1, .max = 100000,  \
+     .unit = "requests", .help = "requests of batches in flight, all batches together"},                               \
+    {.name = "batch-file-mb", .type = OPTION_INT, .value = &(b).file_mb, .default_text = "512", .min = 1,              \
+     .max = 1048576, .unit = "MiB", .help = "largest file of POST /v1/files; the input of a batch has at most 200 "    \
+                                            "MiB and 50000 requests"},                                                 \
+    {.name = "batch-tenant-mb", .type = OPTION_INT, .value = &(b).tenant_mb, .default_text = "10240", .min = 1,        \
+     .max = 1e9, .unit = "MiB", .help = "files and results of one tenant; beyond it uploads get status 507, and a "    \
+                                        "batch fails with its answers so far"},                                       \
+    {.name = "batch-total-mb", .type = OPTION_INT, .value = &(b).total_mb, .default_text = "102400", .min = 1,         \
+     .max = 1e9, .unit = "MiB", .help = "files and results of all tenants"},                                           \
+    {.name = "batch-tenant-files", .type = OPTION_INT, .value = &(b).tenant_files, .default_text = "1000", .min = 1,   \
+     .max = 100000, .unit = "files", .help = "files of one tenant"},                                                   \
+    {.name = "batch-total-files", .type = OPTION_INT, .value = &(b).total_files, .default_text = "10000", .min = 1,    \
+     .max = 100000, .unit = "files", .help = "files of all tenants"}
 // clang-format on
 
 // Checks the rule of exposure and conflicts between options. Returns STATUS_INVALID with an error message.

@@ -12,6 +12,7 @@
 #include "lib/base/log_options.h"
 #include "lib/base/log_writer.h"
 #include "lib/base/mem.h"
+#include "lib/text/client_options.h"
 #include "router/front/front.h"
 #include "router/front/http/http_service.h"
 #include "router/front/http/tokenizer_info.h"
@@ -20,16 +21,19 @@
 #include "router/front/request/parsed_message.h"
 #include "router/front/request/system_turns.h"
 #include "router/listen.h"
+#include "router/shadow_options.h"
 #include "router/trace_options.h"
 
 static struct {
     struct option_list model_names;
-    char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *drafts, *api_keys,
-        *prune_rule, *drafts_rule;
-    char *model_fingerprint, *speculator_fingerprint, *image_text;
+    char *model, *shape, *chat_template, *grammar_library, *policy, *tenant_weights, *prefill, *drafts, *api_keys;
+    char *model_fingerprint, *speculator_fingerprint;
     uint64_t fingerprints[NODE_ROLES]; // parsed from the two options above; 0: any model
+    struct client_options clients;
     struct listen_options listen;
     struct trace_options trace;
+    struct shadow_flags shadow;
+    struct shadow_options shadow_options; // read from the row above
     double keep_rate, quality;
     int64_t max_queue_requests, max_queue_tokens, max_wait_ms, score_timeout_ms, worker_grace_ms, heartbeat_ms;
     int64_t stall_timeout_ms, eject_ms;
@@ -55,13 +59,12 @@ static const struct option options[] = {
              "JSON schema names, unless the schema has additionalProperties. Same effect as `strict`"},
     {.name = "chat-template", .type = OPTION_STRING, .value = &o.chat_template, .placeholder = "FILE",
      .help = "Jinja chat template to use instead of the model's chat_template.jinja or tokenizer_config.json"},
-    {.name = "image-text", .type = OPTION_STRING, .value = &o.image_text, .placeholder = "TEXT",
-     .help = "text that the model reads in place of each image of a conversation, such as '[image]'. Default: requests "
-             "with images are refused"},
+    IMAGE_TEXT_ROW(o.clients),
     {.name = "served-model-name", .type = OPTION_LIST, .value = &o.model_names, .placeholder = "NAME",
      .help = "model name that clients may ask for; give the option once for each name. Answers have the first name. "
              "Default: name of the --model directory"},
     LISTEN_OPTION_ROWS(o.listen),
+    BATCH_OPTION_ROWS(o.listen.batch),
     {.name = "api-keys", .type = OPTION_STRING, .value = &o.api_keys, .placeholder = "FILE",
      .help = "file of API keys, made with forepack keys: clients must send one of them. Read again when it changes. "
              "Default: every client is allowed"},
@@ -85,7 +88,8 @@ static const struct option options[] = {
     {.name = "max-queue-tokens", .type = OPTION_INT, .value = &o.max_queue_tokens, .default_text = "100000000",
      .min = 1, .max = 1e15, .unit = "tokens",
      .live = true,
-     .help = "prompt tokens of all waiting requests, and a token for every 4 bytes of a grammar or of stop strings; "
+     .help = "prompt tokens of all waiting requests, and a token for every 4 bytes of a grammar, stop strings or texts "
+             "to compress; "
              "further requests are refused with RESOURCE_EXHAUSTED"},
     {.name = "queue-reserve", .type = OPTION_INT, .value = &o.queue_reserve, .default_text = "10", .max = 49,
      .live = true,
@@ -116,11 +120,7 @@ static const struct option options[] = {
              "change answers; required refuses prompts that no speculator scores"},
     {.name = "drafts", .type = OPTION_CHOICE, .value = &o.drafts, .default_text = "auto", .choices = DRAFT_MODES,
      .help = "auto: answers of requests that do not set `drafts` are drafted; off: they are not"},
-    {.name = "prune-rule", .type = OPTION_STRING, .value = &o.prune_rule, .placeholder = "RULE", .default_text = "any",
-     .help = "limit of pruning for requests whose API key has no rule, whatever they ask for: any; never; "
-             "quality-at-least:Q, with a least quality; keep-at-least:R, with a least keep rate; required"},
-    {.name = "drafts-rule", .type = OPTION_CHOICE, .value = &o.drafts_rule, .default_text = "auto", .choices = DRAFT_MODES,
-     .help = "off: no answer is drafted, whatever a request asks for, unless its API key has drafts=auto"},
+    CLIENT_RULE_ROWS(o.clients),
     {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 1e-6, .max = 1,
      .help = "share of the answers that are right with the whole prompt and must stay right, for requests that give "
              "neither a quality nor a keep rate: the speculator chooses the keep rate by its calibration (forepack "
@@ -144,6 +144,7 @@ static const struct option options[] = {
      .max = 3600000, .unit = "ms",
      .help = "longest wait of a prompt for a speculator; the score may then take this long plus four times its expected "
              "time; after either time, the prompt is prefilled whole"},
+    SHADOW_OPTION_ROWS(o.shadow),
     {.name = "-Faults"},
     {.name = "heartbeat-ms", .type = OPTION_INT, .value = &o.heartbeat_ms, .default_text = "1000", .min = 10,
      .max = 60000, .unit = "ms", .help = "heartbeat interval of nodes; a node silent for three intervals is lost"},
@@ -255,8 +256,8 @@ static enum status front_open(struct front *front)
                            o.model, tokenizer_vocab_size(front->tokenizer) - 1, front->config.vocab_size);
     }
     TRY(chat_open(front));
-    if (o.image_text) TRY(intake_check_name("--image-text", o.image_text));
-    front->image_text = o.image_text;
+    if (o.clients.image_text) TRY(intake_check_name("--image-text", o.clients.image_text));
+    front->image_text = o.clients.image_text;
     front->tokenizer_info = tokenizer_info_read(o.model, o.chat_template, front->config.max_context);
     front->grammars = grammar_library_start(o.grammar_library, front->tokenizer, front->config.vocab_size,
                                             front->config.eos_id, front->config.n_eos);
@@ -275,8 +276,9 @@ static enum status front_open(struct front *front)
     front->prefill.keep_rate = fixed ? o.keep_rate : 1; // every token is kept if there is no calibration
     front->prefill.quality = fixed ? 0 : o.quality;
     draft_mode_parse(o.drafts, &front->prefill.drafts);
-    TRY(prune_rule_parse("--prune-rule", o.prune_rule, &front->rules.prune));
-    TRY(draft_rule_parse("--drafts-rule", o.drafts_rule, &front->rules.drafts));
+    TRY(prune_rule_parse("--prune-rule", o.clients.prune_rule, &front->rules.prune));
+    TRY(draft_rule_parse("--drafts-rule", o.clients.drafts_rule, &front->rules.drafts));
+    TRY(shadow_options_read(&o.shadow, front->prefill.quality, &o.shadow_options));
     atomic_init(&front->max_queue_requests, (int)o.max_queue_requests);
     front->started_us = clock_now_us();
     return STATUS_OK;
@@ -349,6 +351,7 @@ static struct core *router_core_create(struct front *front, const struct tenant_
         .batch_requests = (int)o.batch_requests,
         .tokenizer_fingerprint = tokenizer_fingerprint(front->tokenizer),
         .vocab_size = front->config.vocab_size,
+        .shadow = o.shadow_options,
         .clock_us = clock_now_us,
     };
     queue_bounds_fill(&core_options);
@@ -410,7 +413,7 @@ static bool router_drain(struct front *front, sigset_t *signals)
         do {
             if (drain_wait(signals)) end_us = 0;
         } while (__atomic_load_n(&query.answer, __ATOMIC_ACQUIRE) < 0);
-        if (query.answer) return true;
+        if (query.answer && intake_pool_idle(front->pool)) return true; // the pool finishes compressions
     } while (clock_now_us() < end_us);
     return false;
 }
@@ -473,9 +476,10 @@ enum { METHODS_MAX = 32 };
 // Lists the methods that clients may call. The methods of a service are next to each other.
 static void methods_fill(const struct front *front, struct rpc_method methods[METHODS_MAX + 1])
 {
-    const struct rpc_method of_inference[] = {front_generate,   front_generate_many, front_score,
-                                              front_abort,      front_tokenize,      front_detokenize,
-                                              front_model_info, front_cluster_info,  front_drain_node};
+    enum { WITH_PROMPT = 4 };
+    const struct rpc_method of_inference[] = {
+        front_generate, front_generate_many, front_score,      front_compress,     front_abort,
+        front_tokenize, front_detokenize,    front_model_info, front_cluster_info, front_drain_node};
     const struct rpc_method of_kserve[] = {front_model_infer, front_model_stream_infer};
     const size_t n_inference = sizeof of_inference / sizeof *of_inference;
     size_t n = n_inference, limit = intake_message_limit(front, front->config.max_context);
@@ -483,7 +487,7 @@ static void methods_fill(const struct front *front, struct rpc_method methods[ME
     memcpy(methods + n, of_kserve, sizeof of_kserve);
     n += sizeof of_kserve / sizeof *of_kserve;
     for (size_t i = 0; i < n; i++)
-        if (i < 3 || i >= n_inference) methods[i].max_message_bytes = limit; // methods with a prompt
+        if (i < WITH_PROMPT || i >= n_inference) methods[i].max_message_bytes = limit;
     for (const struct rpc_method *info = front_kserve_info; info->path && n < METHODS_MAX; info++)
         methods[n++] = *info;
     methods[n] = (struct rpc_method){0};
@@ -504,6 +508,7 @@ static enum status router_serve(struct front *front, struct listeners *listeners
               LOG_FIELD("context_tokens", front->config.max_context), LOG_FIELD("vocab_size", front->config.vocab_size),
               LOG_FIELD("chat_template", front->chat ? chat_template_name(front->chat) : "none"));
     signals_await(front, listeners, signals);
+    http_service_drain(listeners->http);
     if (router_drain(front, signals)) loop_post(front->loop, event_release_nodes, NULL);
     listeners_close(listeners, 1000);
     return STATUS_OK;
@@ -569,7 +574,8 @@ int main(int argc, char **argv)
     descriptors_raise();
 
     struct refusals refusals = {0};
-    struct front front = {.refusals = &refusals};
+    struct compressed compressed = {0};
+    struct front front = {.refusals = &refusals, .compressed = &compressed};
     char *weights_text = o.tenant_weights ? mem_string(o.tenant_weights) : NULL;
     struct tenant_weight *weights = NULL;
     int n_weights = 0;

@@ -9,6 +9,7 @@
 #include "sim/client_state.h"
 #include "sim/crowd.h"
 #include "sim/oracle_fair.h"
+#include "sim/oracle_shadow.h"
 #include "sim/placement.h"
 #include "sim/router.h"
 
@@ -166,6 +167,7 @@ static void on_done(void *user, const struct request *r, enum finish_reason reas
     if (client->ended || client->r != r) client_fail(client, "ended twice");
     bool lost = sim_router_ended(w->router);
     client_check_state(client, r, reason);
+    if (r->state == REQUEST_DONE) oracle_shadow_answered(w, r);
     if (!client->tainted && !w->failed) client_check_end(client, r, reason, status, message);
     if (!client->received) client->waited_us = w->now_us - client->submitted_us;
     // counts only the wait after the grace time

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "router/core/shadow.h"
 #include "router/sched/estimate.h"
 #include "router/sched/node_time.h"
 #include "sim/answers.h"
@@ -120,6 +121,7 @@ static enum skip_reason decided_skip(const struct client *client, const struct r
     if (prefill->mode == PREFILL_OFF) return SKIP_OFF;
     if (has_quality ? client->quality >= 1 : prefill->keep_rate >= 1) return SKIP_KEEP_ALL;
     if (prefill->mode == PREFILL_AUTO && r->spec.n_tokens < client_options(client)->min_tokens) return SKIP_SHORT;
+    if (shadow_falls_back(sim_router_core(client->w->router), r)) return SKIP_FALLBACK;
     if (!any) return SKIP_NO_NODE;
     if (!fits) return SKIP_TOO_LONG;
     return has_quality && !calibrated ? SKIP_UNCALIBRATED : SKIP_NONE;
@@ -484,6 +486,18 @@ void client_check_state(struct client *client, const struct request *r, enum fin
     if (r->state != state) client_fail(client, "its state does not fit its finish reason");
 }
 
+// Checks a request that ended with its score: Score and Compress. It is charged for every token that was scored, unless
+// its options keep everything.
+static void score_check(struct client *client, const struct request *r)
+{
+    bool off = r->spec.prefill.mode == PREFILL_OFF;
+    if (off != (r->skip == SKIP_OFF)) client_fail(client, "scored though mode off needs no score, or not scored");
+    if (r->usage.scored_tokens != (off ? 0 : r->spec.n_tokens)) client_fail(client, "charged for other scored tokens");
+    if (!off && r->spec.want_importance && !r->importance) client_fail(client, "its tokens have no importance");
+    if (off && r->usage.kept_tokens != r->spec.n_tokens) client_fail(client, "mode off keeps every token");
+    if (!off && !r->account.bin_id && !r->usage.score_cached_tokens) client_fail(client, "scored outside the queue");
+}
+
 void client_check_end(struct client *client, const struct request *r, enum finish_reason reason, enum status status,
                       const char *message)
 {
@@ -498,6 +512,7 @@ void client_check_end(struct client *client, const struct request *r, enum finis
     case FINISH_REASON_STOP:
         stop_check(client, r);
         usage_check(client, r);
+        if (r->spec.score_only) score_check(client, r);
         break;
     case FINISH_REASON_CANCELLED:
         if (!client->left && !sim_router_ended(client->w->router)) client_fail(client, "cancelled by nobody");

@@ -7,6 +7,7 @@
 #include "lib/base/prune_rule.h"
 #include "lib/base/random.h"
 #include "lib/text/generation.h"
+#include "router/core/agreement.h"
 #include "sim/calibrations.h"
 #include "sim/crowd.h"
 #include "sim/lies.h"
@@ -429,6 +430,17 @@ static void draw_rules(struct swarm *g)
     }
 }
 
+// Draws shadows of pruned requests. Models agree at half of the positions, so low promises can be kept.
+static void draw_shadows(struct swarm *g)
+{
+    struct scenario_options *o = &g->s->options;
+    if (!g->speculated || !one_in(g, 3)) return;
+    o->shadow = one_in(g, 3) ? between(g, 1, 999) : 1000;
+    o->shadow_per_s = one_in(g, 3) ? scaled(g, 1, 10) : 1000;
+    o->shadow_measure = between(g, AGREEMENT_UNWATCHED, AGREEMENT_ANSWER);
+    o->shadow_promise = between(g, 100, 990);
+}
+
 // One in CROWDS scenarios is of crowd.h.
 enum { CROWDS = 16 };
 
@@ -451,5 +463,6 @@ void scenario_generate(uint64_t seed, int64_t events, struct scenario *s)
     draw_repeats(&g);
     draw_grammars(&g);
     draw_rules(&g);
+    draw_shadows(&g);
     scenario_sort(s);
 }

@@ -81,7 +81,7 @@ void oracle_status(struct world *w, const struct core *c)
     check_totals(w, &status.totals);
     HOLDS(status.ready == (c->open_nodes[NODE_WORKER] > 0 && !status.draining) &&
           status.draining == sim_router_drains(w->router));
-    HOLDS(status.waiting + status.running == clients_in_router(w));
+    HOLDS(status.waiting + status.running == clients_in_router(w) + c->shadows.n_running);
     HOLDS(c->speeds[NODE_SPECULATOR].updated_us == c->speeds[NODE_WORKER].updated_us);
     for (int role = 0; role < 2; role++) {
         HOLDS(estimate_pool(&c->view, (enum node_role)role).work_us >= 0);

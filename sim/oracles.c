@@ -133,7 +133,7 @@ static void check_ledger(struct world *w, const struct core *c)
             check_timer(w, c, r);
         }
     }
-    HOLDS(n == c->table.count && n == clients_in_router(w) && (size_t)n <= c->table.buckets);
+    HOLDS(n == c->table.count && n == clients_in_router(w) + c->shadows.n_running && (size_t)n <= c->table.buckets);
     HOLDS(running == c->ledger.running);
     for (int k = 0; k < QUEUE_CLASSES; k++)
         HOLDS(waiting[k].requests == c->ledger.waiting[k].requests && waiting[k].tokens == c->ledger.waiting[k].tokens);

@@ -9,6 +9,7 @@
 #include "sim/node.h"
 #include "sim/oracle_fair.h"
 #include "sim/oracle_ledger.h"
+#include "sim/router.h"
 
 enum { OPTIONS_BYTES = 1024 };
 
@@ -42,11 +43,24 @@ static int64_t bytes_most(const Forepack__Cluster__V1__Sequence *sequence)
            14 * (int64_t)sequence->n_kept;
 }
 
+// Returns the request of a shadow, or NULL if the number is not that of a shadow.
+static struct request *shadow_of_number(const struct world *w, uint64_t number)
+{
+    struct request *r = request_table_find(&sim_router_core(w->router)->table, number);
+    return r && r->shadow ? r : NULL;
+}
+
 // Returns the bytes that the request was expected to take in the message.
 static int64_t request_sent(struct world *w, struct sim_node *node, struct prefix_set *prefixes, uint64_t number)
 {
     struct client *client = client_of_number(w, number);
     struct request *r = client ? client->r : NULL;
+    const struct request *of_shadow = shadow_of_number(w, number);
+    if (of_shadow) { // shares nothing
+        sim_node_computed(node)->blocks_placed += blocks_max(of_shadow, of_shadow->usage.kept_tokens);
+        oracle_ledger_rows(of_shadow, of_shadow->usage.kept_tokens);
+        return sched_request_message_bytes(&of_shadow->sched);
+    }
     if (!r || r->number != number || !r->account.node) {
         world_fail(w, "a bin has request number %llu, which does not wait for it", (unsigned long long)number);
         return 0;
@@ -58,6 +72,9 @@ static int64_t request_sent(struct world *w, struct sim_node *node, struct prefi
                             worker ? r->n_kept_ranges : 1, &blocks);
     if (r->spec.sampling.prompt_logprobs >= 0) n = 0; // the request shares nothing
     rows_check(client, prefixes, blocks, n);
+    if (worker && r->spec.score_only)
+        world_fail(client->w, "request %" PRId64 ": a worker group got it, though it asks only for a score",
+                   client->plan->id);
     bool returns = r->usage.preemptions != client->preemptions; // its tenant was charged before the preemption
     int rows = worker ? r->usage.kept_tokens + r->usage.completion_tokens : request_score_prompt(r).n_tokens;
     if (!returns) oracle_ledger_rows(r, rows);

@@ -18,6 +18,7 @@
 #include "sim/oracle_plan.h"
 #include "sim/oracle_preempt.h"
 #include "sim/oracle_reservation.h"
+#include "sim/oracle_shadow.h"
 #include "sim/oracle_tails.h"
 #include "sim/oracle_view.h"
 #include "sim/oracle_waiting.h"
@@ -161,6 +162,7 @@ void sim_router_check(struct world *w)
     struct sim_router *router = w->router;
     const struct core *c = router->core;
     int open = 0;
+    oracle_shadow_check(w, c);
     if (!c) return;
     for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
         open += node->hello.role == NODE_WORKER && !node->sched.draining;
@@ -194,6 +196,7 @@ static void tick(struct world *w, const struct event *event)
                                     oracle_preempt_problem()};
     for (int i = 0; i < 4; i++)
         if (problems[i]) world_fail(w, "%s", problems[i]);
+    oracle_shadow_check_tick(w, router->core);
     rounds_check(w, went_on, changes);
     if (!went_on && !w->scenario->load) passed_over_check(w);
     bool goes_on = router->core->in_round[NODE_SPECULATOR] || router->core->in_round[NODE_WORKER];
@@ -242,11 +245,17 @@ static void bin_check(const struct node_end *end, const Forepack__Cluster__V1__R
     free(numbers);
 }
 
+static void taint(struct world *w, int node)
+{
+    clients_taint(w, node);
+    oracle_shadow_taint(w, w->router->core, node);
+}
+
 static void end_send(struct node_link *link, const Forepack__Cluster__V1__RouterMessage *message)
 {
     struct node_end *end = (struct node_end *)link;
     if (stream_is_suspect(end->stream) || sim_node_lies(stream_owner(end->stream, STREAM_NODE)))
-        clients_taint(end->w, sim_router_node_of(link));
+        taint(end->w, sim_router_node_of(link));
     bool prefill = message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_PREFILL_BIN;
     bool score = message->kind_case == FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_SCORE_BIN;
     if (prefill || score) work_check(end->w, prefill ? NODE_WORKER : NODE_SPECULATOR);
@@ -399,6 +408,10 @@ static void core_start(struct sim_router *router)
         .tick_work = (int)o->tick_work,
         .tokenizer_fingerprint = SIM_TOKENIZER_FINGERPRINT,
         .vocab_size = (int)o->vocab,
+        .shadow = {.share = (double)o->shadow / 1e3,
+                   .per_s = (int)o->shadow_per_s,
+                   .measure = (enum agreement_measure)o->shadow_measure,
+                   .promise = (double)o->shadow_promise / 1e3},
     };
     struct core_ops ops = {.ready_changed = ready_changed, .user = router};
     node_link_core_ops(&ops);
@@ -411,6 +424,7 @@ static void core_start(struct sim_router *router)
     changed.max_queue_tokens = 1;
     router->core = core_create(o->noise_seed % 2 ? &changed : &options, &ops);
     core_set_queue_bounds(router->core, &options);
+    oracle_shadow_started(router->w->shadow);
     struct random_source random = random_stream((uint64_t)o->noise_seed, UINT64_C(3) << 32);
     const char *problem = oracle_cost_model(&random);
     if (problem) world_fail(router->w, "%s", problem);
@@ -509,6 +523,11 @@ bool sim_router_node_leaves(const struct sim_router *router)
     for (const struct core_node *node = core_first_node(router->core); node; node = core_node_next(node))
         if (node->leaving) return true;
     return false;
+}
+
+bool sim_router_has_shadows(const struct sim_router *router)
+{
+    return router->core->shadows.n;
 }
 
 bool sim_router_drains(const struct sim_router *router)

@@ -32,6 +32,7 @@ void sim_router_stall(struct sim_router *router, int64_t for_us);
 struct core *sim_router_core(const struct sim_router *router); // NULL while the router is down
 bool sim_router_ended(const struct sim_router *router);        // the router is ending, and so are its requests
 bool sim_router_node_leaves(const struct sim_router *router);  // an attached node drains
+bool sim_router_has_shadows(const struct sim_router *router);  // shadows run or wait
 bool sim_router_drains(const struct sim_router *router);
 int64_t sim_router_workers_gone_us(const struct sim_router *router); // when a worker group last closed; 0: never
 void sim_router_check(struct world *w);                              // call after every event

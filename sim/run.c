@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
+#include "router/core/shadow.h"
 #include "sim/client.h"
 #include "sim/clock.h"
 #include "sim/expect.h"
@@ -12,6 +13,7 @@
 #include "sim/network.h"
 #include "sim/node.h"
 #include "sim/oracle_fair.h"
+#include "sim/oracle_shadow.h"
 #include "sim/oracles.h"
 #include "sim/router.h"
 
@@ -28,6 +30,7 @@ static void world_start(struct world *w, const struct scenario *scenario)
     network_set_events(w->network, STREAM_ROUTER, sim_router_events());
     w->clients = clients_create(w);
     w->fair = oracle_fair_create(scenario);
+    w->shadow = oracle_shadow_create();
     w->nodes = mem_alloc_array((size_t)scenario->n_nodes, sizeof(struct sim_node *));
     w->router = sim_router_create(w);
     for (int i = 0; i < scenario->n_nodes; i++)
@@ -44,6 +47,7 @@ static void world_end(struct world *w)
     free(w->nodes);
     clients_free(w->clients);
     oracle_fair_free(w->fair);
+    oracle_shadow_free(w->shadow);
     network_free(w->network);
     event_queue_fini(&w->queue);
 }
@@ -56,7 +60,7 @@ static void apply_event(struct world *w, const struct event *event)
 static bool is_idle(const struct world *w)
 {
     if (!clients_all_ended(w) || !sim_router_listens(w->router) || clients_in_router(w)) return false;
-    if (sim_router_node_leaves(w->router)) return false;
+    if (sim_router_node_leaves(w->router) || sim_router_has_shadows(w->router)) return false;
     for (int i = 0; i < w->scenario->n_nodes; i++)
         if (sim_node_runs(w->nodes[i]) && !sim_node_idle(w->nodes[i])) return false;
     return true;
@@ -80,7 +84,8 @@ static void world_step(struct world *w)
 static int64_t settle_us(const struct world *w)
 {
     const struct scenario_options *o = &w->scenario->options;
-    return expect_wait_max_us(w->scenario) + (o->worker_grace_ms + o->score_timeout_ms) * 1000 + 60000000;
+    int64_t shadows_us = o->shadow ? SHADOW_WAIT_US : 0;
+    return expect_wait_max_us(w->scenario) + (o->worker_grace_ms + o->score_timeout_ms) * 1000 + 60000000 + shadows_us;
 }
 
 static void world_run(struct world *w)

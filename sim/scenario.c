@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
+#include "router/core/agreement.h"
 #include "router/core/core_state.h"
 #include "sim/calibrations.h"
 #include "sim/lies.h"
@@ -214,6 +215,10 @@ static enum status options_check(const struct scenario_options *o)
                                    {"weight_of_1", o->weight_of_1, 1, COUNT_MAX},
                                    {"tick_work", o->tick_work, 1, COUNT_MAX},
                                    {"draft_acceptance", o->draft_acceptance, -1, 1000},
+                                   {"shadow", o->shadow, 0, 1000},
+                                   {"shadow_per_s", o->shadow_per_s, 0, COUNT_MAX},
+                                   {"shadow_measure", o->shadow_measure, AGREEMENT_UNWATCHED, AGREEMENT_ANSWER},
+                                   {"shadow_promise", o->shadow_promise, 0, 990},
                                    {NULL, 0, 0, 0}};
     return bounds_check("option", bounds);
 }

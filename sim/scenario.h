@@ -22,7 +22,8 @@
 // noise_seed: seed of delays and of the noise of passes. delay_us, jitter_us: delays of every message. loop_us: time
 // from an event at the router to the tick that follows it. samples: the engines sample tokens themselves. weight_of_1:
 // weight of tenant 1, in thousandths. salted: tenants share no prefixes. draft_acceptance: in a plan, the chance that a
-// draft token is right, in thousandths; -1: a plan without drafts; 0: not a plan. See answers.h.
+// draft token is right, in thousandths; -1: a plan without drafts; 0: not a plan. See answers.h. shadow,
+// shadow_promise: as struct shadow_options, in thousandths; shadow_measure: enum agreement_measure.
 #define SCENARIO_OPTIONS(FIELD)                                                                                        \
     FIELD(noise_seed)                                                                                                  \
     FIELD(vocab)                                                                                                       \
@@ -51,7 +52,11 @@
     FIELD(salted)                                                                                                      \
     FIELD(tick_work)                                                                                                   \
     FIELD(unread_max)                                                                                                  \
-    FIELD(draft_acceptance)
+    FIELD(draft_acceptance)                                                                                            \
+    FIELD(shadow)                                                                                                      \
+    FIELD(shadow_per_s)                                                                                                \
+    FIELD(shadow_measure)                                                                                              \
+    FIELD(shadow_promise)
 
 // role: 0 speculator, 1 worker group. id: names the node; two nodes may have the same id. up: runs from the start. Time
 // of a pass: fixed_us + rows * row_ns + attention pairs * pair_ps, plus or minus noise_percent, and sample_us for each

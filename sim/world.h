@@ -23,6 +23,7 @@ struct world {
     struct sim_node **nodes; // [scenario->n_nodes]
     struct clients *clients;
     struct oracle_fair *fair;
+    struct oracle_shadow *shadow;
 
     uint64_t events;                          // handled so far
     uint64_t digest;                          // covers all events; equal for equal runs

@@ -174,8 +174,10 @@ static struct prefix_rows held_rows(const struct held *h)
 // Holds a prompt that was not scored. Its first entries come from the prefix cache.
 static void hold_unread(struct drafter *d, const struct score_advance *advance)
 {
-    struct held_prompt prompt = {
-        .request = advance->request, .salt = advance->salt, .tokens = advance->prompt, .n = advance->n_prompt};
+    struct held_prompt prompt = {.request = advance->request,
+                                 .salt = advance->salt ^ rope_config_salt(&d->model->config->rope, advance->n_prompt),
+                                 .tokens = advance->prompt,
+                                 .n = advance->n_prompt};
     prompt.blocks = mem_alloc_array((size_t)kv_blocks_for(prompt.n), sizeof *prompt.blocks);
     struct prefix_rows rows = {prompt.tokens, NULL, prompt.n, prompt.salt};
     if (d->model->prefix_cache)
@@ -306,6 +308,7 @@ static void held_add_rows(struct drafter *d, const struct held *h)
 {
     struct batch_builder *b = d->builder;
     batch_builder_add_sequence(b, h->blocks, h->n_blocks, h->n_cached);
+    batch_builder_set_rope_length(b, h->n_prompt);
     for (int entry = h->n_cached; entry < h->n_cached + h->rows; entry++)
         batch_builder_add_row(b, h->tokens[entry], entry);
     if (!h->is_complete) return;

@@ -127,6 +127,7 @@ static void prompt_add_rows(struct scorer *s, struct prompt *p)
 {
     struct batch_builder *b = &s->builder;
     batch_builder_add_sequence(b, p->blocks, p->n_blocks, p->n_cached);
+    batch_builder_set_rope_length(b, p->n);
     for (int entry = p->n_cached; entry < p->n_cached + p->rows; entry++)
         batch_builder_add_row(b, p->steps ? p->drafted[p->n_drafted - 1] : p->tokens[entry], entry);
     if (!p->has_importance) return;

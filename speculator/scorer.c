@@ -126,7 +126,7 @@ void scorer_add(struct scorer *s, const struct score_item *item)
     struct prompt *p = mem_alloc(sizeof *p);
     *p = (struct prompt){
         .request = item->request,
-        .salt = item->salt,
+        .salt = item->salt ^ rope_config_salt(&s->model.config->rope, item->n),
         .tokens = mem_copy(item->tokens, (size_t)item->n * sizeof *item->tokens),
         .n = item->n,
         .look_ahead = item->prefill.look_ahead,

@@ -35,7 +35,7 @@ struct tally {
 // ---- checkpoints ----
 
 struct expected {
-    int n, n_prompt, vocab;
+    int n, n_prompt, position, vocab;
     int32_t token[MAX_TOKENS];
     float *logprob; // [n][vocab]
 };
@@ -45,6 +45,7 @@ static bool expected_read(const char *dir, const json_t *described, struct expec
     const json_t *tokens = json_object_get(described, "tokens");
     e->n = (int)json_array_size(tokens);
     e->n_prompt = (int)json_integer_value(json_object_get(described, "prompt"));
+    e->position = (int)json_integer_value(json_object_get(described, "position"));
     if (e->n < 1 || e->n > MAX_TOKENS) return false;
     for (int i = 0; i < e->n; i++)
         e->token[i] = (int32_t)json_integer_value(json_array_get(tokens, (size_t)i));
@@ -83,7 +84,12 @@ static double run_rows(struct ranks *ranks, const struct expected *e, int from, 
 {
     static struct forward f;
     forward_start(&f, 1);
-    forward_add(&f, 0, from, e->token + from, NULL, to - from, LOGITS_ALL);
+    int32_t position[MAX_TOKENS];
+    const int32_t rope_length = e->position + e->n_prompt;
+    for (int i = from; i < to; i++)
+        position[i - from] = e->position + i;
+    forward_add(&f, 0, from, e->token + from, position, to - from, LOGITS_ALL);
+    f.batch.rope_length = &rope_length;
     struct forward_result result;
     double worst = 0;
     if (ranks_try_forward(ranks, &f.batch, &result) != STATUS_OK) return INFINITY;

@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // lib/base/address.h: which addresses other machines can reach, and where a server listens.
+// lib/base/address_counts.h: addresses that broke limits again and again.
 #include <arpa/inet.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include "lib/base/address.h"
+#include "lib/base/address_counts.h"
 #include "tests/suite.h"
 
 static const struct {
@@ -81,8 +84,72 @@ START_TEST(a_server_listens_on_every_address_of_its_host)
 }
 END_TEST
 
+// --- offenders
+
+static struct in6_addr address_of(uint32_t host)
+{
+    struct in6_addr address = {.s6_addr = {[10] = 255, [11] = 255}};
+    host = htonl(host);
+    memcpy(address.s6_addr + 12, &host, sizeof host);
+    return address;
+}
+
+// Opens a connection of the address, which offends, and closes it.
+static void offend(struct address_counts *a, uint32_t host, int64_t now_us)
+{
+    struct in6_addr address = address_of(host);
+    ck_assert(address_counts_add(a, &address));
+    address_counts_offend(a, &address, now_us);
+    address_counts_remove(a, &address);
+}
+
+static bool is_barred(struct address_counts *a, uint32_t host, int64_t now_us)
+{
+    struct in6_addr address = address_of(host);
+    return address_counts_is_barred(a, &address, now_us);
+}
+
+START_TEST(an_address_that_offends_too_often_is_barred_for_a_time)
+{
+    const int64_t now_us = 1000000000;
+    struct address_counts *a = address_counts_open(1);
+    for (int i = 0; i < OFFENCES_MAX; i++)
+        offend(a, 1, now_us);
+    ck_assert(!is_barred(a, 1, now_us));
+    offend(a, 1, now_us + 1000000); // a second forgives one offence
+    ck_assert(!is_barred(a, 1, now_us + 1000000));
+    offend(a, 1, now_us + 1000000);
+    ck_assert(is_barred(a, 1, now_us + 1000000));
+    ck_assert(!is_barred(a, 2, now_us + 1000000));
+    ck_assert(is_barred(a, 1, now_us + 1000000 + BARRED_US - 1));
+    ck_assert(!is_barred(a, 1, now_us + 1000000 + BARRED_US));
+    address_counts_close(a);
+}
+END_TEST
+
+START_TEST(only_so_many_offenders_are_remembered)
+{
+    struct address_counts *a = address_counts_open(2);
+    struct in6_addr connected = address_of(2);
+    for (int i = 0; i <= OFFENCES_MAX; i++) {
+        offend(a, 1, 1);
+        offend(a, 2, 1);
+    }
+    ck_assert(address_counts_add(a, &connected));
+    for (uint32_t i = 0; i < OFFENDERS_MAX - 1; i++)
+        offend(a, 1000 + i, 1);
+    ck_assert(is_barred(a, 1, 2));
+    offend(a, 999, 1);
+    ck_assert(!is_barred(a, 1, 2));
+    ck_assert(is_barred(a, 2, 2)); // it has a connection
+    address_counts_close(a);
+}
+END_TEST
+
 SUITE("address")
 {
+    TEST(an_address_that_offends_too_often_is_barred_for_a_time);
+    TEST(only_so_many_offenders_are_remembered);
     EACH(loopback_addresses_are_those_that_no_other_machine_reaches, addresses);
     EACH(a_server_listens_on_every_address_of_its_host, listeners);
 }

@@ -79,12 +79,12 @@ START_TEST(llama2_with_absent_keys_means_what_hugging_face_means)
     ck_assert_int_eq(c.vocab_size, 32000);
     ck_assert_int_eq(c.max_context, 2048);
     ck_assert_float_eq(c.norm_epsilon, 1e-6f);
-    ck_assert_double_eq(c.rope_theta, 10000);
+    ck_assert_double_eq(c.rope.theta, 10000);
     ck_assert(!c.tied_embeddings);
     ck_assert(!c.qkv_bias);
     ck_assert(!c.o_bias);
     ck_assert(!c.qk_norm);
-    ck_assert(!c.rope_llama3);
+    ck_assert_int_ne(c.rope.type, ROPE_LLAMA3);
     ck_assert_int_eq(c.sliding_window, 0);
     ck_assert_int_eq(c.bos_id, 1);
     ck_assert_int_eq(c.n_eos, 1);
@@ -111,12 +111,12 @@ END_TEST
 
 static void check_llama32(const struct model_config *c)
 {
-    ck_assert(c->rope_llama3);
-    ck_assert_double_eq(c->rope_theta, 500000);
-    ck_assert_double_eq(c->rope_factor, 32);
-    ck_assert_double_eq(c->rope_low_freq_factor, 1);
-    ck_assert_double_eq(c->rope_high_freq_factor, 4);
-    ck_assert_int_eq(c->rope_original_context, 8192);
+    ck_assert_int_eq(c->rope.type, ROPE_LLAMA3);
+    ck_assert_double_eq(c->rope.theta, 500000);
+    ck_assert_double_eq(c->rope.factor, 32);
+    ck_assert_double_eq(c->rope.low_freq_factor, 1);
+    ck_assert_double_eq(c->rope.high_freq_factor, 4);
+    ck_assert_int_eq(c->rope.original_context, 8192);
     ck_assert_int_eq(c->max_context, 131072);
     ck_assert_int_eq(c->n_eos, 3);
     ck_assert_int_eq(c->n_kv_heads, 8);
@@ -124,7 +124,7 @@ static void check_llama32(const struct model_config *c)
     // Reference values: transformers' _compute_llama3_parameters; its three branches are dims 0-13, 14-17 and the
     // others.
     float inv_freq[32];
-    model_config_inv_freq(c, inv_freq);
+    rope_config_frequencies(&c->rope, false, inv_freq);
     for (int i = 0; i < 32; i++) {
         double f = pow(500000, -i / 32.0), wavelength = 2 * M_PI / f, expected;
         if (wavelength < 8192 / 4.0)
@@ -158,10 +158,10 @@ START_TEST(llama3_rope_is_read_from_old_and_new_files)
                   NULL);
     check_llama32(&c);
     c = read_both(LLAMA ",\"rope_parameters\":{\"rope_theta\":20000.0}}", NULL);
-    ck_assert_double_eq(c.rope_theta, 20000);
-    ck_assert(!c.rope_llama3);
+    ck_assert_double_eq(c.rope.theta, 20000);
+    ck_assert_int_ne(c.rope.type, ROPE_LLAMA3);
     c = read_both(LLAMA ",\"rope_scaling\":{\"rope_type\":\"default\"},\"rope_theta\":5e5}", NULL);
-    ck_assert_double_eq(c.rope_theta, 5e5);
+    ck_assert_double_eq(c.rope.theta, 5e5);
 }
 END_TEST
 
@@ -393,8 +393,8 @@ START_TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed)
     refuse(LLAMA ",\"tie_word_embeddings\":1}", STATUS_DATA, "must be true or false");
     refuse(LLAMA ",\"hidden_act\":\"gelu\"}", STATUS_UNSUPPORTED, "hidden_act is gelu: only silu");
     refuse(LLAMA ",\"mlp_bias\":true}", STATUS_UNSUPPORTED, "mlp_bias is true");
-    refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":2}}", STATUS_UNSUPPORTED,
-           "rope_scaling.rope_type is yarn: only default, linear, dynamic and llama3");
+    refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"ntk\",\"factor\":2}}", STATUS_UNSUPPORTED,
+           "rope_scaling.rope_type is ntk: only default, linear, dynamic, llama3, yarn and longrope");
     refuse(LLAMA ",\"rope_scaling\":{\"factor\":2}}", STATUS_DATA, "rope_scaling.factor is given without rope_type");
     refuse(LLAMA ",\"rope_scaling\":7}", STATUS_DATA, "rope_scaling is an integer: must be an object");
     refuse(LLAMA ",\"rope_parameters\":{\"full_attention\":{}}}", STATUS_UNSUPPORTED,

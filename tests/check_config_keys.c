@@ -90,23 +90,24 @@ START_TEST(rope_scaling_wins_over_rope_parameters)
 {
     struct model_config c = read_ok(LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":500000.0},"
                                           "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":4.0}}");
-    ck_assert_double_eq(c.rope_factor, 4);
-    ck_assert_double_eq(c.rope_theta, 10000); // transformers drops the rope_theta of rope_parameters
+    ck_assert_double_eq(c.rope.factor, 4);
+    ck_assert_double_eq(c.rope.theta, 10000); // transformers drops the rope_theta of rope_parameters
     c = read_ok(LLAMA ",\"rope_theta\":20000.0,\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":500000.0},"
                       "\"rope_scaling\":{\"rope_type\":\"linear\",\"factor\":4.0}}");
-    ck_assert_double_eq(c.rope_theta, 20000);
+    ck_assert_double_eq(c.rope.theta, 20000);
     refuse(LLAMA ",\"rope_parameters\":{\"rope_type\":\"default\",\"rope_theta\":500000.0},"
-                 "\"rope_scaling\":{\"rope_type\":\"yarn\",\"factor\":4.0}}",
-           "rope_scaling.rope_type is yarn");
+                 "\"rope_scaling\":{\"rope_type\":\"ntk\",\"factor\":4.0}}",
+           "rope_scaling.rope_type is ntk");
     for (int i = 0; i < 2; i++) { // empty or null: not given
         c = read_ok(i ? LLAMA ",\"rope_parameters\":{\"rope_theta\":500000.0},\"rope_scaling\":{}}"
                       : LLAMA ",\"rope_parameters\":{\"rope_theta\":500000.0},\"rope_scaling\":null}");
-        ck_assert_double_eq(c.rope_theta, 500000);
+        ck_assert_double_eq(c.rope.theta, 500000);
     }
 }
 END_TEST
 
-#define LLAMA3 "\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0"
+#define LLAMA3_VALUES "\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0"
+#define LLAMA3        "\"rope_type\":\"llama3\",\"factor\":8.0,\"low_freq_factor\":1.0,\"high_freq_factor\":4.0"
 
 START_TEST(the_original_context_is_taken_from_the_top_then_from_the_rope_object_then_from_the_context)
 {
@@ -123,7 +124,7 @@ START_TEST(the_original_context_is_taken_from_the_top_then_from_the_rope_object_
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct model_config c = read_ok(cases[i].text);
-        ck_assert_msg(c.rope_original_context == cases[i].original, "%s: %d", cases[i].text, c.rope_original_context);
+        ck_assert_msg(c.rope.original_context == cases[i].original, "%s: %d", cases[i].text, c.rope.original_context);
     }
 }
 END_TEST
@@ -132,9 +133,9 @@ START_TEST(linear_scaling_divides_every_frequency)
 {
     float plain[8], scaled[8];
     struct model_config c = read_ok(LLAMA "}");
-    model_config_inv_freq(&c, plain);
+    rope_config_frequencies(&c.rope, false, plain);
     c = read_ok(LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":4}}");
-    model_config_inv_freq(&c, scaled);
+    rope_config_frequencies(&c.rope, false, scaled);
     for (int i = 0; i < 8; i++)
         ck_assert_float_eq(scaled[i], plain[i] / 4);
     read_ok(LLAMA ",\"rope_scaling\":{\"type\":\"linear\",\"factor\":1}}");
@@ -142,20 +143,40 @@ START_TEST(linear_scaling_divides_every_frequency)
 }
 END_TEST
 
-// Dynamic scaling starts beyond max_position_embeddings, which is the limit of the context.
-START_TEST(dynamic_scaling_changes_nothing_within_the_context)
+// The context grows as vLLM computes it.
+START_TEST(scaling_extends_the_context)
 {
-    struct model_config plain = read_ok(LLAMA "}");
-    struct model_config c = read_ok(LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":2.0}}");
-    ck_assert_int_eq(c.max_context, 512);
-    ck_assert_mem_eq(&c, &plain, sizeof c);
+    static const struct {
+        const char *scaling;
+        int context;
+    } cases[] = {
+        {"\"linear\",\"factor\":4}}", 2048},
+        {"\"linear\",\"factor\":0.5}}", 512},
+        {"\"dynamic\",\"factor\":2.5}}", 1280},
+        {"\"yarn\",\"factor\":4,\"original_max_position_embeddings\":100}}", 400},
+        {"\"yarn\",\"factor\":4}}", 2048},
+        {LLAMA3_VALUES "}}", 512},
+        {"\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,1],\"long_factor\":[1,1,1,1,1,1,1,1]}}", 512},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *text = mem_format(LLAMA ",\"rope_scaling\":{\"rope_type\":%s", cases[i].scaling);
+        ck_assert_msg(read_ok(text).max_context == cases[i].context, "%s", text);
+        free(text);
+    }
+    refuse(LLAMA ",\"rope_scaling\":{\"type\":\"dynamic\",\"factor\":0.5}}",
+           "rope_scaling.factor is 0.5: must be 1 or more");
+    refuse(LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,1],\"long_factor\":[1]}}",
+           "rope_scaling.long_factor must be an array of 8 numbers");
+    refuse(LLAMA ",\"rope_scaling\":{\"type\":\"longrope\",\"short_factor\":[1,1,1,1,1,1,1,0]}}",
+           "rope_scaling.short_factor has an entry 7 that is not a number over 0");
+    refuse(LLAMA ",\"partial_rotary_factor\":0.5}", "partial_rotary_factor is under 1: this architecture rotates");
 }
 END_TEST
 
 START_TEST(an_object_without_a_rope_type_may_hold_a_theta_alone)
 {
-    ck_assert_double_eq(read_ok(LLAMA ",\"rope_parameters\":{}}").rope_theta, 10000);
-    ck_assert_double_eq(read_ok(LLAMA ",\"rope_parameters\":{\"rope_theta\":7.0}}").rope_theta, 7);
+    ck_assert_double_eq(read_ok(LLAMA ",\"rope_parameters\":{}}").rope.theta, 10000);
+    ck_assert_double_eq(read_ok(LLAMA ",\"rope_parameters\":{\"rope_theta\":7.0}}").rope.theta, 7);
     refuse(LLAMA ",\"rope_scaling\":{\"factor\":2}}", "rope_scaling.factor");
     refuse(LLAMA ",\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\"}}}",
            "rope_parameters.full_attention");
@@ -189,7 +210,7 @@ SUITE("config keys")
     TEST(rope_scaling_wins_over_rope_parameters);
     TEST(the_original_context_is_taken_from_the_top_then_from_the_rope_object_then_from_the_context);
     TEST(linear_scaling_divides_every_frequency);
-    TEST(dynamic_scaling_changes_nothing_within_the_context);
+    TEST(scaling_extends_the_context);
     TEST(an_object_without_a_rope_type_may_hold_a_theta_alone);
     TEST(other_keys_that_change_the_computation_are_refused);
     TEST(absent_kv_heads_are_those_of_the_class_and_null_ones_the_query_heads);

@@ -176,6 +176,17 @@ static struct client *score(int n_tokens, bool importance)
     return client;
 }
 
+START_TEST(a_score_call_that_keeps_everything_needs_no_speculator)
+{
+    struct client *client = fixture_request(&f, 4, 0);
+    client->r->spec.score_only = true;
+    client->r->spec.prefill.mode = PREFILL_OFF;
+    fixture_submit(&f, client);
+    ck_ended(client, FINISH_REASON_STOP, STATUS_OK);
+    ck_assert_int_eq(client->skip, SKIP_OFF);
+}
+END_TEST
+
 START_TEST(score_calls_get_an_answer_or_a_reason)
 {
     struct client *nobody = score(4, true);
@@ -224,5 +235,6 @@ SUITE("core_scores")
     TEST(any_fault_of_a_speculator_keeps_the_whole_prompt);
     TEST(a_lost_speculator_delays_no_request);
     TEST(a_draining_speculator_finishes_its_requests_and_gets_no_more);
+    TEST(a_score_call_that_keeps_everything_needs_no_speculator);
     TEST(score_calls_get_an_answer_or_a_reason);
 }

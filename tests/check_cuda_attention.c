@@ -555,7 +555,7 @@ static void slow_rope(const float *head, const float *gain, double epsilon, int 
     for (int i = 0; i < d / 2; i++) {
         double x = (double)head[i] * scale * (gain ? (double)gain[i] : 1);
         double y = (double)head[i + d / 2] * scale * (gain ? (double)gain[i + d / 2] : 1);
-        double angle = (double)position * (double)inv_freq[i];
+        double angle = (double)((float)position * inv_freq[i]);
         out[i] = x * cos(angle) - y * sin(angle);
         out[i + d / 2] = y * cos(angle) + x * sin(angle);
     }
@@ -564,7 +564,7 @@ static void slow_rope(const float *head, const float *gain, double epsilon, int 
 // Gains of the norms of heads, and the angles of all rows of a batch.
 struct rotation {
     float *inv_freq, *gain[2]; // on the host
-    float *inv_freq_device, *angles_device, *gain_device[2];
+    float *inv_freq_device, *scale_device, *angles_device, *gain_device[2];
     struct rope rope;
 };
 
@@ -575,19 +575,29 @@ static void rotation_make(struct rotation *r, const struct bench *b, bool gains)
     for (int i = 0; i < d / 2; i++)
         r->inv_freq[i] = powf(500000, -2.f * (float)i / (float)d);
     r->inv_freq_device = to_device(r->inv_freq, (size_t)d / 2 * sizeof *r->inv_freq);
+    float *ones = mem_alloc_array((size_t)d / 2, sizeof *ones);
+    for (int i = 0; i < d / 2; i++)
+        ones[i] = 1;
+    r->scale_device = to_device(ones, (size_t)d / 2 * sizeof *ones);
+    free(ones);
     for (int i = 0; i < 2; i++) {
         r->gain[i] = random_floats((size_t)d, 2);
         if (gains) r->gain_device[i] = to_device(r->gain[i], (size_t)d * sizeof **r->gain);
     }
     CUDA(cudaMalloc((void **)&r->angles_device, (size_t)(rows * d) * sizeof *r->angles_device));
-    CUDA(launch_rope_angles(b->stream, r->angles_device, b->on_device.position, r->inv_freq_device, rows, d));
-    r->rope = (struct rope){
-        .q_gain = r->gain_device[0], .k_gain = r->gain_device[1], .epsilon = 1e-5f, .angles = r->angles_device};
+    const struct rope_shape shape = {.inv_freq = r->inv_freq_device, .scale = r->scale_device};
+    CUDA(launch_rope_angles(b->stream, r->angles_device, &shape, &b->on_device, d));
+    r->rope = (struct rope){.q_gain = r->gain_device[0],
+                            .k_gain = r->gain_device[1],
+                            .epsilon = 1e-5f,
+                            .angles = r->angles_device,
+                            .angle_stride = d};
 }
 
 static void rotation_free(struct rotation *r)
 {
     CUDA(cudaFree(r->inv_freq_device));
+    CUDA(cudaFree(r->scale_device));
     CUDA(cudaFree(r->angles_device));
     for (int i = 0; i < 2; i++) {
         CUDA(cudaFree(r->gain_device[i]));
@@ -607,7 +617,8 @@ static void check_rope(int d, int n_kv_heads, int group, bool fp8, bool gains)
     static const struct seq_rows seqs[] = {{0, 3}, {40, 1}, {7, 12}};
     struct bench b;
     bench_build(&b, (struct shape){d, n_kv_heads, group, fp8}, seqs, 3);
-    for (int t = 0; t < b.batch.n_rows; t++) // the last row has the largest position, where an f32 angle is off by 0.4%
+    for (int t = 0; t < b.batch.n_rows;
+         t++) // the last row has the largest position, where the rounding of the angle matters
         b.position[t] = t < 3 ? t : 131071 - 3 * (b.batch.n_rows - 1 - t);
     int broken = 4 * b.columns + b.n_heads * d + 1; // in K of the single row
     if (fp8) b.qkv[broken] = INFINITY;

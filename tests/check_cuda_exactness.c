@@ -37,7 +37,7 @@ static void device_open(const struct form *form)
                                   .n_heads = form->group * form->n_kv_heads,
                                   .n_kv_heads = form->n_kv_heads,
                                   .head_size = form->d,
-                                  .inv_freq = inv_freq,
+                                  .rope.inv_freq = inv_freq,
                                   .max_rows = SEQUENCES * LENGTH,
                                   .max_seqs = SEQUENCES,
                                   .max_context = LENGTH,

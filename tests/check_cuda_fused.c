@@ -227,7 +227,7 @@ static struct backend_shape shape_of_layer(void)
     shape.n_heads = HEADS;
     shape.n_kv_heads = KV_HEADS;
     shape.head_size = D;
-    shape.inv_freq = inv_freq;
+    shape.rope.inv_freq = inv_freq;
     return shape;
 }
 

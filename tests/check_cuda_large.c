@@ -26,7 +26,7 @@ static struct backend *open_layer(int max_rows, int context, int n_kv_blocks, en
                                         .n_heads = HEADS,
                                         .n_kv_heads = KV_HEADS,
                                         .head_size = D,
-                                        .inv_freq = inv_freq,
+                                        .rope.inv_freq = inv_freq,
                                         .max_rows = max_rows,
                                         .max_seqs = 2,
                                         .max_context = context,
@@ -142,7 +142,7 @@ END_TEST
 static void rotate(const float *head, int position, double *out)
 {
     for (int i = 0; i < D / 2; i++) {
-        const double angle = (double)position * (double)inv_freq[i], c = cos(angle), s = sin(angle);
+        const double angle = (double)((float)position * inv_freq[i]), c = cos(angle), s = sin(angle);
         out[i] = bf16((double)head[i] * c - (double)head[i + D / 2] * s);
         out[i + D / 2] = bf16((double)head[i + D / 2] * c + (double)head[i] * s);
     }

@@ -82,7 +82,7 @@ static char *log_of_auto(void)
                                         .n_heads = 1,
                                         .n_kv_heads = 1,
                                         .head_size = 16,
-                                        .inv_freq = (float[8]){1},
+                                        .rope.inv_freq = (float[8]){1},
                                         .max_rows = 1,
                                         .max_seqs = 1,
                                         .max_context = 16,

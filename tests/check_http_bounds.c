@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // http/: the bounds of a server: connections, connections of one address, time.
+#include "lib/base/address_counts.h"
 #include "tests/http_expect.h"
 #include "tests/suite.h"
 
@@ -69,6 +70,38 @@ START_TEST(connections_of_one_address_are_bounded)
     AWAIT(server_status().connections == 1);
     expect_answer("GET /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 200", "hello");
     close(second);
+    close_server();
+}
+END_TEST
+
+// Sends a malformed head. Returns true if the server closes without an answer.
+static bool is_barred(void)
+{
+    int client = client_connect(port());
+    client_send(client, "GET /\1 HTTP/1.1\r\n\r\n");
+    struct client_text text = client_receive_all(client);
+    bool barred = text.size == 0;
+    free(text.bytes);
+    close(client);
+    return barred;
+}
+
+START_TEST(an_address_that_offends_again_and_again_is_barred)
+{
+    int n = 0;
+    open_server((struct http_server_options){.max_connections_per_address = 1000});
+    while (!is_barred())
+        n++;
+    ck_assert_int_gt(n, OFFENCES_MAX);
+    close_server();
+    // Without a limit per address, and through a trusted proxy, an address may be that of many clients.
+    open_server((struct http_server_options){0});
+    for (int i = 0; i < 2 * n; i++)
+        ck_assert(!is_barred());
+    close_server();
+    open_server((struct http_server_options){.max_connections_per_address = 1000, .trusted_proxies = "127.0.0.1"});
+    for (int i = 0; i < 2 * n; i++)
+        ck_assert(!is_barred());
     close_server();
 }
 END_TEST
@@ -223,6 +256,7 @@ SUITE("http_bounds")
     TEST(connections_beyond_the_limit_are_closed);
     TEST(idle_connections_are_closed_at_the_limit);
     TEST(connections_of_one_address_are_bounded);
+    TEST(an_address_that_offends_again_and_again_is_barred);
     TEST(a_refused_connection_closes_no_idle_one);
     TEST(time_limits_end_slow_requests);
     TEST(an_old_connection_ends_with_its_next_response);

@@ -151,7 +151,7 @@ START_TEST(a_preflight_is_answered_on_every_path)
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         char *text = ask(paths[i], lines);
         expect_start(text, "HTTP/1.1 204");
-        expect_part(text, "\r\nAccess-Control-Allow-Methods: GET, HEAD, POST\r\n");
+        expect_part(text, "\r\nAccess-Control-Allow-Methods: GET, HEAD, POST, DELETE\r\n");
         expect_part(text, "\r\nAccess-Control-Allow-Headers: authorization,content-type\r\n");
         free(text);
     }

@@ -468,7 +468,8 @@ static json_t *whole_answer_with_two_calls(void)
     struct responses_answer a = answer_start();
     struct bytes out = {0};
     responses_set_items(&a, &text, &logprobs, &chat);
-    responses_add_whole(&out, &a, &(struct responses_end){FINISH_REASON_LENGTH, &usage, NULL, OUTPUT_CUT_CALL, 0, NULL});
+    responses_add_whole(&out, &a,
+                        &(struct responses_end){FINISH_REASON_LENGTH, &usage, NULL, OUTPUT_CUT_CALL, 0, NULL});
     bytes_add(&out, "", 1);
     json_t *response = parse(out.data);
     answer_end(&a);

@@ -71,7 +71,7 @@ static const struct backend_shape small = {.n_layers = 1,
                                            .n_heads = 1,
                                            .n_kv_heads = 1,
                                            .head_size = 8,
-                                           .inv_freq = (float[]){1, 1, 1, 1},
+                                           .rope.inv_freq = (float[]){1, 1, 1, 1},
                                            .max_rows = 256,
                                            .max_seqs = 8,
                                            .max_context = 8,
@@ -457,7 +457,7 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
                                   .n_heads = n_heads,
                                   .n_kv_heads = n_kv_heads,
                                   .head_size = d,
-                                  .inv_freq = inv_freq,
+                                  .rope.inv_freq = inv_freq,
                                   .max_rows = SEQUENCES * CONTEXT,
                                   .max_seqs = SEQUENCES,
                                   .max_context = CONTEXT,
@@ -584,7 +584,7 @@ static void check_non_finite_entries(enum dtype cache_dtype)
     enum { D = 8, ROWS = 20 };
     struct backend_shape shape = small;
     float inv_freq[D / 2] = {0};
-    shape.head_size = D, shape.inv_freq = inv_freq;
+    shape.head_size = D, shape.rope.inv_freq = inv_freq;
     shape.kv_dtype = cache_dtype;
     shape.max_rows = shape.max_context = ROWS, shape.n_kv_blocks = 2;
     open_both(&shape);

@@ -16,6 +16,7 @@ static struct fixture f;
 static struct front front;
 static struct refusals refusals;
 static const struct http_server_status http = {.connections = 3, .responses[4] = 5};
+static struct batch_metrics batch;
 static atomic_int answered, wrong;
 static char texts[2][64]; // the beginning of the last text of each format
 
@@ -60,7 +61,7 @@ START_TEST(every_request_is_answered_in_its_format)
     static enum metrics_format formats[] = {METRICS_TEXT, METRICS_OPENMETRICS};
     struct metrics_reporter *reporter = metrics_reporter_open(&front);
     for (int i = 0; i < ASKS; i++) {
-        metrics_reporter_ask(reporter, formats[i % 2], &http, answer, &formats[i % 2]);
+        metrics_reporter_ask(reporter, formats[i % 2], &http, &batch, answer, &formats[i % 2]);
         if (i % 50 == 0)
             while (answered <= i)
                 usleep(1000);
@@ -97,7 +98,7 @@ START_TEST(requests_that_come_while_the_core_is_busy_share_a_copy)
     while (loop_backlog(front.loop))
         usleep(1000);
     for (int i = 0; i < ASKS; i++)
-        metrics_reporter_ask(reporter, format, &http, answer, &format);
+        metrics_reporter_ask(reporter, format, &http, &batch, answer, &format);
     while (!loop_backlog(front.loop))
         usleep(1000);
     loop_post(front.loop, event_nothing, NULL);

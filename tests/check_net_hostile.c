@@ -15,6 +15,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "lib/base/address_counts.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/peer_budget.h"
@@ -556,6 +557,36 @@ START_TEST(an_address_has_one_handshake_at_a_time)
 }
 END_TEST
 
+// Sends bytes of another protocol from 127.0.0.2. Returns true if the server closes without an answer.
+static bool is_barred(void)
+{
+    struct client c = {.fd = connect_from(2)};
+    char byte;
+    client_write(&c, "GET / HTTP/1.1\r\n\r\n", 18); // of which the server reads all before it says why it closes
+    bool barred = client_read(&c, &byte, 1) <= 0;
+    client_close(&c);
+    return barred;
+}
+
+// Only addresses that are clients may be barred, so the server has a limit per address.
+START_TEST(an_address_that_offends_again_and_again_is_barred)
+{
+    int n = 0;
+    server_open_with(false, false, 1000);
+    while (!is_barred())
+        n++;
+    ck_assert_int_gt(n, OFFENCES_MAX);
+    struct client other = client_open();
+    ck_assert(is_served(&other));
+    client_close(&other);
+    server_close();
+    server_open_with(false, false, 0);
+    for (int i = 0; i < 2 * n; i++)
+        ck_assert(!is_barred());
+    server_close();
+}
+END_TEST
+
 // Completes a handshake from another address.
 static void shake_hands(void)
 {
@@ -708,6 +739,7 @@ SUITE("net_hostile")
     LOOP(a_header_block_without_end_is_closed, 0, modes);
     LOOP(frames_that_carry_nothing_are_bounded, 0, modes);
     LOOP(another_protocol_is_refused, 0, modes);
+    TEST(an_address_that_offends_again_and_again_is_barred);
     LOOP(a_budget_holds_its_bytes_and_no_more, 0, 2);
     LOOP(the_busiest_connection_is_closed, 0, 2);
     if (modes == 2) {

@@ -18,7 +18,8 @@ static struct sequence *sequence_of(uint64_t id, int first_token)
     for (int i = 0; i < PROMPT; i++)
         tokens[i] = first_token + i;
     struct sequence_request request = {.id = id, .tokens = tokens, .n_tokens = PROMPT, .prompt_tokens = PROMPT};
-    const struct sequence_limits sequence_limits = {VOCAB, 100, 10};
+    static const struct rope_config rope = {.dims = 2};
+    const struct sequence_limits sequence_limits = {VOCAB, 100, 10, &rope};
     struct sequence *q;
     sampling_defaults(&request.sampling);
     request.sampling.max_tokens = 4;

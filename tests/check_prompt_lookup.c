@@ -56,7 +56,8 @@ static struct sequence *sequence_of(const int32_t *tokens, int n, int max_tokens
                                        .prompt_tokens = n,
                                        .logprobs_from = 1,
                                        .prompt_lookup = prompt_lookup};
-    const struct sequence_limits limits = {VOCAB, 1000, 100};
+    static const struct rope_config rope = {.dims = 2};
+    const struct sequence_limits limits = {VOCAB, 1000, 100, &rope};
     struct sequence *sequence;
     sampling_defaults(&request.sampling);
     request.sampling.max_tokens = max_tokens;

@@ -179,7 +179,7 @@ static struct fake *fake_open(int token_budget, int max_seqs, int kv_blocks)
                                       .n_heads = 1,
                                       .n_kv_heads = 1,
                                       .head_size = 2,
-                                      .inv_freq = inv_freq,
+                                      .rope.inv_freq = inv_freq,
                                       .max_rows = token_budget,
                                       .max_seqs = max_seqs,
                                       .max_context = CONTEXT,

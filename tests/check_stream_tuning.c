@@ -130,7 +130,7 @@ static struct cpu *open_cpu(enum dtype dtype, int threads)
                                   .n_heads = 1,
                                   .n_kv_heads = 1,
                                   .head_size = 2,
-                                  .inv_freq = (float[]){1},
+                                  .rope.inv_freq = (float[]){1},
                                   .max_rows = 1,
                                   .max_seqs = 1,
                                   .max_context = 1,

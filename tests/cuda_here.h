@@ -20,7 +20,7 @@ static inline bool cuda_is_here(void)
                                         .n_heads = 1,
                                         .n_kv_heads = 1,
                                         .head_size = 64,
-                                        .inv_freq = (float[32]){1},
+                                        .rope.inv_freq = (float[32]){1},
                                         .max_rows = 1,
                                         .max_seqs = 1,
                                         .max_context = 1,

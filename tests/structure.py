@@ -17,7 +17,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIBRARIES = ("lib/base", "lib/page", "lib/messages", "lib/identity", "lib/net", "lib/http", "lib/jinja", "lib/tracing", "lib/text",
              "lib/grammar")
 ENGINE = ("engine", "engine/model", "kernels", *LIBRARIES, "proto")
-ROUTER = ("router/front", "router/metrics", "router/core", "router/sched", *LIBRARIES, "proto")
+ROUTER = ("router/front", "router/batch", "router/metrics", "router/core", "router/sched", *LIBRARIES, "proto")
 # The folders that each folder may include and call, in addition to itself.
 USES = {
     "proto": (),
@@ -36,7 +36,8 @@ USES = {
     "engine": ENGINE[1:],
     "router/sched": ("lib/base", "lib/text"),
     "router/core": ("router/sched", "lib/base", "lib/text", "lib/tracing"),
-    "router/metrics": ROUTER[2:],
+    "router/metrics": ROUTER[3:],
+    "router/batch": ("lib/base", "lib/text"),
     "router/front": ROUTER[1:],
     "router": ROUTER,
     "worker": ENGINE,
@@ -59,8 +60,8 @@ UNITS = (
      "A value prints as a text, a text is a value, and the errors of both print the values that they name."),
     (("lib/net/call.c", "lib/net/health.c", "lib/net/server.c"),
      "The server begins and ends calls, a call enters itself in its server's list, and the health service answers calls."),
-    (("sim/client.c", "sim/client_checks.c", "sim/crowd.c", "sim/node.c", "sim/oracle_status.c", "sim/oracles.c", "sim/placement.c",
-      "sim/router.c"),
+    (("sim/client.c", "sim/client_checks.c", "sim/crowd.c", "sim/node.c", "sim/oracle_shadow.c", "sim/oracle_status.c",
+      "sim/oracles.c", "sim/placement.c", "sim/router.c"),
      "Simulated clients, nodes and the router send each other messages, and the oracles read all of them at each tick."),
 )
 # Exported functions that only tests call, each with the reason why no test could do without.

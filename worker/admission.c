@@ -58,14 +58,15 @@ static int sequence_entries_lost(const struct scheduler *s, const struct sequenc
     return q->n_cached - shared * KV_BLOCK_TOKENS;
 }
 
-// Returns the index of the running sequence that would lose the fewest entries. Among equal losses, returns the
-// sequence started last. Skips sequences that would lose no entry, because they would free no block.
-static int choose_victim(const struct scheduler *s)
+// Returns the index of the running sequence that would lose the fewest entries, or the index of such a paused sequence,
+// or -1. Among equal losses, returns the sequence started last. Skips sequences that would lose no entry, because they
+// would free no block.
+static int choose_victim(const struct scheduler *s, bool is_paused)
 {
-    int victim = 0, fewest = INT_MAX;
+    int victim = -1, fewest = INT_MAX;
     for (int i = 0; i < s->n_running; i++) {
         int lost = sequence_entries_lost(s, s->running[i]);
-        if (lost == 0 || lost > fewest) continue;
+        if (lost == 0 || lost > fewest || (is_paused && !s->running[i]->is_paused)) continue;
         fewest = lost;
         victim = i;
     }
@@ -83,17 +84,48 @@ static void sequence_preempt(struct scheduler *s, int index)
     s->preemptions++;
 }
 
+// Preempts a paused sequence. Returns false if there is none. It has no rows in the current pass.
+static bool preempt_paused(struct scheduler *s)
+{
+    int victim = choose_victim(s, true);
+    for (int i = s->n_running - 1; i >= 0 && victim < 0; i--) // it frees no block, but its place
+        if (s->running[i]->is_paused) victim = i;
+    if (victim >= 0) sequence_preempt(s, victim);
+    return victim >= 0;
+}
+
+void admission_pause(struct scheduler *s)
+{
+    bool others = false;
+    for (int i = 0; i < s->n_running; i++)
+        others |= !s->running[i]->is_background;
+    for (const struct sequence *q = s->queue.head; q; q = q->next)
+        others |= !q->is_background;
+    for (int i = 0; i < s->n_running; i++)
+        s->running[i]->is_paused = others && s->running[i]->is_background;
+    for (struct sequence *q = s->queue.head; q; q = q->next)
+        q->is_paused = others && q->is_background;
+    s->is_background = !others;
+}
+
 void admission_grow(struct scheduler *s)
 {
     for (int i = 0; i < s->n_running;) {
         struct sequence *q = s->running[i];
-        if (sequence_allocate_blocks(s, q, q->n_cached + 1)) {
+        if (!q->is_paused && sequence_short_tokens_left(q) < 0) {
+            q->rope_length = q->positions[q->n_tokens - 1] + 1;
+            sequence_preempt(s, i);
+            continue;
+        }
+        if (q->is_paused || sequence_allocate_blocks(s, q, q->n_cached + 1)) {
             i++;
             continue;
         }
         INVARIANT(s->n_running > 1, "a lone sequence of %d tokens has no block, although sequence_create() accepted it",
                   q->n_tokens);
-        int victim = choose_victim(s);
+        int victim = choose_victim(s, true);
+        if (victim < 0) victim = choose_victim(s, false);
+        if (victim < 0) victim = 0;
         sequence_preempt(s, victim);
         if (victim < i) i--;
     }
@@ -119,6 +151,7 @@ bool admission_waits_for_prefix(const struct scheduler *s, struct sequence *q)
     struct prefix_rows rows = sequence_rows(q);
     int n_cached = sequence_cached_blocks(s, q);
     for (int i = 0; i < s->n_running; i++) {
+        if (s->running[i]->is_paused) continue; // it would wait for this sequence, too
         struct prefix_rows other = sequence_rows(s->running[i]);
         if (prefix_cache_worth_waiting(&rows, n_cached, &other, s->running[i]->n_published)) return true;
     }
@@ -187,7 +220,7 @@ bool admission_may_start(const struct scheduler *s, struct sequence *q)
     return s->n_running < s->limits.max_seqs && needed + running_blocks_reserved(s) <= block_manager_n_free(s->blocks);
 }
 
-bool admission_start(struct scheduler *s, struct sequence *q)
+static bool try_start(struct scheduler *s, struct sequence *q)
 {
     if (s->n_running == s->limits.max_seqs) return false;
     sequence_acquire_prefix(s, q); // before free blocks are counted: acquired blocks are no longer free
@@ -206,5 +239,12 @@ bool admission_start(struct scheduler *s, struct sequence *q)
     sequence_queue_remove(&s->queue, q);
     s->running[s->n_running++] = q;
     if (s->n_running > s->most_running) s->most_running = s->n_running;
+    return true;
+}
+
+bool admission_start(struct scheduler *s, struct sequence *q)
+{
+    while (!try_start(s, q))
+        if (!preempt_paused(s)) return false;
     return true;
 }

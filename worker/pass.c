@@ -11,7 +11,12 @@ static int min_int(int a, int b)
 
 static bool is_decode(const struct sequence *q)
 {
-    return sequence_pending(q) == 1;
+    return sequence_pending(q) == 1 && !q->is_paused;
+}
+
+static bool is_prompt(const struct sequence *q)
+{
+    return sequence_pending(q) != 1 && !q->is_paused;
 }
 
 // ---- draft rows ----
@@ -24,10 +29,10 @@ static int prompt_rows_wanted(const struct scheduler *s, const struct pass_build
     for (int i = 0; i < s->n_running && rows < limit; i++) {
         const struct sequence *other = s->running[i];
         bool has_rows = pass_builder_contains(b, other);
-        if (other != q && !has_rows && !is_decode(other)) rows += sequence_pending(other);
+        if (other != q && !has_rows && is_prompt(other)) rows += sequence_pending(other);
     }
     for (struct sequence *other = s->queue.head; other && rows < limit; other = other->next) {
-        if (admission_waits_for_prefix(s, other)) continue;
+        if (other->is_paused || admission_waits_for_prefix(s, other)) continue;
         if (!admission_may_start(s, other)) break; // later sequences do not start either
         rows += sequence_pending(other);
     }
@@ -40,7 +45,7 @@ static int prompt_rows_wanted(const struct scheduler *s, const struct pass_build
 static int draft_rows(struct scheduler *s, const struct pass_builder *b, struct sequence *q, int n, int most)
 {
     int room = min_int(pass_builder_rows_left(b) - n - b->decodes_left, b->logit_rows_left);
-    int wanted = min_int(q->n_draft, most);
+    int wanted = min_int(min_int(q->n_draft, most), sequence_short_tokens_left(q));
     if (wanted == 0 || room <= 0 || n < sequence_pending(q)) return 0;
     if ((b->host_is_paced && pass_builder_host_samples(b, q)) || sequence_wants_prompt_logprobs(q)) return 0;
     int rows = min_int(wanted, room - prompt_rows_wanted(s, b, q, room));
@@ -71,7 +76,7 @@ static void add_prompt_rows(struct scheduler *s, struct pass_builder *b, struct 
 static struct sequence *oldest_prompt(const struct scheduler *s)
 {
     for (int i = 0; i < s->n_running; i++)
-        if (!is_decode(s->running[i])) return s->running[i];
+        if (is_prompt(s->running[i])) return s->running[i];
     return NULL;
 }
 
@@ -92,12 +97,12 @@ static struct sequence *start_shortest_prompt(struct scheduler *s, const struct 
     struct sequence *running = NULL, *waiting = NULL;
     for (int i = 0; i < s->n_running; i++) {
         struct sequence *q = s->running[i];
-        if (is_decode(q) || pass_builder_contains(b, q) || sequence_pending(q) >= fewest) continue;
+        if (!is_prompt(q) || pass_builder_contains(b, q) || sequence_pending(q) >= fewest) continue;
         fewest = sequence_pending(q);
         running = q;
     }
     for (struct sequence *q = s->queue.head; q; q = q->next) {
-        if (sequence_pending(q) >= fewest || admission_waits_for_prefix(s, q)) continue;
+        if (q->is_paused || sequence_pending(q) >= fewest || admission_waits_for_prefix(s, q)) continue;
         fewest = sequence_pending(q);
         waiting = q;
     }
@@ -109,11 +114,12 @@ static void add_short_prompts(struct scheduler *s, struct pass_builder *b, const
 {
     for (int i = 0; i < s->n_running; i++) {
         struct sequence *q = s->running[i];
-        if (!is_decode(q) && q != longest && fits_prompt(b, q, q->n_cached)) add_prompt_rows(s, b, q);
+        if (is_prompt(q) && q != longest && fits_prompt(b, q, q->n_cached)) add_prompt_rows(s, b, q);
     }
     for (struct sequence *q = s->queue.head, *next; q; q = next) {
         next = q->next;
-        if (!fits_prompt(b, q, admission_cached_entries(s, q)) || admission_waits_for_prefix(s, q)) continue;
+        if (q->is_paused || !fits_prompt(b, q, admission_cached_entries(s, q)) || admission_waits_for_prefix(s, q))
+            continue;
         if (!admission_start(s, q)) break;
         add_prompt_rows(s, b, q);
     }
@@ -140,6 +146,7 @@ static int limit_host_rows(const struct scheduler *s, struct pass_builder *b)
 {
     bool others = false, rates_prompts = false;
     for (int i = 0; i < s->n_running; i++) {
+        if (s->running[i]->is_paused) continue;
         bool rates = sequence_wants_prompt_logprobs(s->running[i]);
         rates_prompts |= rates;
         others |= !rates && !pass_builder_host_samples(b, s->running[i]);
@@ -224,7 +231,7 @@ static void add_running_prompts(struct scheduler *s, struct pass_builder *b)
 {
     for (int i = 0; i < s->n_running; i++) {
         struct sequence *q = s->running[i];
-        if (!is_decode(q) && !pass_builder_contains(b, q)) add_prompt_rows(s, b, q);
+        if (is_prompt(q) && !pass_builder_contains(b, q)) add_prompt_rows(s, b, q);
     }
 }
 
@@ -234,17 +241,27 @@ static void add_waiting_prompts(struct scheduler *s, struct pass_builder *b)
     for (struct sequence *q = s->queue.head, *next; q && pass_builder_rows_left(b) > 0; q = next) {
         next = q->next;
         bool whole = q->n_tokens <= pass_builder_rows_left(b);
-        if (!pace_budget_has_rows(&b->budget, whole) || admission_waits_for_prefix(s, q)) continue;
+        if (q->is_paused || !pace_budget_has_rows(&b->budget, whole) || admission_waits_for_prefix(s, q)) continue;
         if (!admission_start(s, q)) return;
         add_prompt_rows(s, b, q);
     }
+}
+
+// Returns the largest number of rows of a pass. In a pass of background sequences, a row for each decode is left.
+static int rows_max(const struct scheduler *s)
+{
+    enum { PART = 16, PROMPT_ROWS_MIN = 64 };
+    int budget = s->limits.token_budget, rows = s->n_running + PROMPT_ROWS_MIN;
+    if (!s->is_background) return budget;
+    if (rows < budget / PART) rows = budget / PART;
+    return min_int(rows, budget);
 }
 
 static struct pass_limits pass_limits_of(struct scheduler *s, const struct batch_limits *batch)
 {
     int sequences = min_int(s->limits.max_seqs, s->n_running + s->queue.n);
     return (struct pass_limits){.number = s->n_passes,
-                                .rows = s->limits.token_budget,
+                                .rows = rows_max(s),
                                 .spare_logit_rows = batch->logit_rows - sequences,
                                 .config = s->config,
                                 .backend_samples = s->backend_samples,
@@ -254,6 +271,7 @@ static struct pass_limits pass_limits_of(struct scheduler *s, const struct batch
 const struct ragged_batch *pass_compose(struct scheduler *s, struct scheduled_pass *pass)
 {
     s->n_passes++;
+    admission_pause(s);
     admission_grow(s);
     struct pass_limits limits = pass_limits_of(s, &pass->builder.limits);
     struct pass_builder b;

@@ -133,6 +133,7 @@ static struct pass_part *add_part(struct pass_builder *b, struct sequence *q)
     struct pass_part *part = &pass->parts[pass->builder.batch.n_seqs];
     *part = (struct pass_part){.sequence = q};
     batch_builder_add_sequence(&pass->builder, q->blocks, q->n_blocks, q->n_cached);
+    batch_builder_set_rope_length(&pass->builder, q->rope_length);
     q->last_pass = pass->number;
     return part;
 }

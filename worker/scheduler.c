@@ -51,7 +51,7 @@ static int draft_length(const struct scheduler *s)
 {
     int decodes = 0;
     for (int i = 0; i < s->n_running; i++)
-        decodes += sequence_pending(s->running[i]) == 1;
+        decodes += sequence_pending(s->running[i]) == 1 && !s->running[i]->is_paused;
     bool is_paced = s->limits.pace_us != PACE_UNLIMITED;
     return is_paced ? draft_pace_length(&s->draft_pace, decodes) : UNPACED_DRAFT;
 }
@@ -95,7 +95,8 @@ enum status scheduler_add(struct scheduler *s, const struct sequence_request *re
     if (admission_find_running(s, request->id) >= 0 || waiting_find(s, request->id)) {
         return status_fail(STATUS_INVALID, "request %016llx is already at this group", (unsigned long long)request->id);
     }
-    struct sequence_limits limits = {s->config->vocab_size, s->limits.context_tokens, s->limits.kv_blocks};
+    struct sequence_limits limits = {s->config->vocab_size, s->limits.context_tokens, s->limits.kv_blocks,
+                                     &s->config->rope};
     struct sequence *q;
     TRY(sequence_create(request, &limits, &q));
     if (sequence_set_draft(q, 0, request->draft, request->n_draft, s->config) != STATUS_OK)

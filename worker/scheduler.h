@@ -40,6 +40,10 @@
 // published. A decoding sequence without a draft gets one from prompt lookup, if its request allows it
 // (prompt_lookup.h).
 //
+// Background sequences use what others leave: while there are other sequences, they are paused, which means that they
+// get no rows. They are preempted first. A pass of background sequences has few prompt rows, so that another sequence
+// waits for a short time only.
+//
 // Structured output: the mask of the grammar is applied before sampling. A sequence ends with the token that completes
 // its grammar, without a pass for EOS.
 //

@@ -28,6 +28,7 @@ struct scheduler {
     struct sequence_queue held; // sequences that wait for their matchers
     struct sequence **running;  // [max_seqs] in the order of their starts
     int n_running, most_running;
+    bool is_background; // the current pass is for background sequences
     uint64_t preemptions, prompt_rows, reused_rows, host_sampled, n_passes, drafted, draft_accepted;
     struct pace pace;
     struct draft_pace draft_pace;
@@ -46,13 +47,16 @@ struct scheduler {
 // cached entries of the sequence counts twice, as cached and as free.
 bool admission_may_start(const struct scheduler *s, struct sequence *q);
 
-// Moves a waiting sequence to the running sequences. Returns false, without a change, if there is no memory for it (see
-// scheduler.h) or max_seqs sequences run.
+// Moves a waiting sequence to the running sequences. Preempts paused sequences for it. Returns false if there is still
+// no memory for it (see scheduler.h) or max_seqs sequences run.
 bool admission_start(struct scheduler *s, struct sequence *q);
 
-// Allocates a block for each running sequence whose next row needs a block. Preempts sequences when no block is free.
-// Call it before a pass is built, because a preempted sequence must not have rows. Sequences in prefill have all their
-// blocks from the start.
+// Sets which sequences are paused in the next pass: background sequences, if there are others.
+void admission_pause(struct scheduler *s);
+
+// Allocates a block for each running sequence whose next row needs a block, unless it is paused. Preempts sequences
+// when no block is free, paused ones first. Call it before a pass is built, because a preempted sequence must not have
+// rows. Sequences in prefill have all their blocks from the start.
 void admission_grow(struct scheduler *s);
 
 // Returns true if a running sequence will soon publish blocks that this waiting sequence can reuse.

@@ -131,10 +131,14 @@ enum status sequence_create(const struct sequence_request *r, const struct seque
     s->id = r->id;
     s->bin = r->bin;
     s->salt = r->salt;
+    s->is_background = r->background;
     s->sampling = r->sampling;
     s->sampling.logit_bias = logit_bias_copy(&r->sampling.logit_bias);
     s->sampling.grammar.text = NULL; // the matcher has the grammar, see sequence_set_matcher()
     s->n_kept = r->n_tokens - r->n_generated;
+    s->rope = limits->rope;
+    s->rope_length = r->prompt_tokens;
+    if (s->rope->type == ROPE_LONGROPE) s->rope_length += r->n_generated;
     s->n_tokens = r->n_tokens;
     s->n_matched = r->n_generated;
     s->next_logprob = r->sampling.prompt_logprobs >= 0 ? r->logprobs_from : s->n_kept;

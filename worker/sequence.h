@@ -47,12 +47,14 @@ struct sequence_request {
     const int32_t *draft; // [n_draft] draft tokens from output token 0 on, also in a replay
     int n_draft;
     bool prompt_lookup; // prompt lookup may draft for the sequence
+    bool background;    // the sequence is computed only in passes without other sequences
 };
 
 struct sequence_limits {
     int vocab_size;
-    int context_tokens; // prompt and output together
-    int kv_blocks;      // blocks of the whole KV cache
+    int context_tokens;             // prompt and output together
+    int kv_blocks;                  // blocks of the whole KV cache
+    const struct rope_config *rope; // of the model, valid as long as the sequence
 };
 
 struct sequence {
@@ -66,9 +68,11 @@ struct sequence {
     int n_matched;                   // generated tokens that the matcher has accepted
     uint32_t *mask;                  // the matcher's mask for the token that is being sampled
     int n_kept, n_tokens;
-    int n_draft;                  // number of draft tokens, which are stored in `tokens` from n_tokens on
-    bool draft_from_lookup;       // prompt lookup made the draft, not a speculator
-    struct prompt_lookup *lookup; // owned; NULL: no prompt lookup
+    const struct rope_config *rope; // borrowed
+    int rope_length;                // least length of the rows, see kernels/rope_shape.h
+    int n_draft;                    // number of draft tokens, which are stored in `tokens` from n_tokens on
+    bool draft_from_lookup;         // prompt lookup made the draft, not a speculator
+    struct prompt_lookup *lookup;   // owned; NULL: no prompt lookup
     // Index of the next prompt token whose log-probability is to be reported; n_kept: none is left.
     int next_logprob;
     int n_cached;              // number of entries in the KV cache
@@ -80,6 +84,8 @@ struct sequence {
     int n_reused;              // prompt tokens found in the prefix cache when the sequence ran for the first time
     bool started;              // the sequence has run, and n_reused is set
     bool reported_reused;      // n_reused has been reported
+    bool is_background;        // as in struct sequence_request
+    bool is_paused;            // it is a background sequence, and other sequences go first in this pass
     bool is_chunked;           // a pass contained part of its prompt
     uint64_t last_pass;        // number of the last pass with rows of the sequence; 0: none
     // number of the last pass with a row that the host samples; before the first such row, the pass that started the
@@ -137,7 +143,18 @@ static inline int sequence_blocks_max(const struct sequence *s)
     return kv_blocks_for(s->n_kept + s->sampling.max_tokens - 1);
 }
 
+// With longrope, all rows of a text have the same frequencies. When it grows over original_context, its KV entries are
+// computed again with the frequencies of long texts, as in transformers. Returns how many tokens may follow before
+// that; less than 0: now. (With dynamic scaling, entries stay: they depend on the prompt's length and on their own
+// position.)
+static inline int sequence_short_tokens_left(const struct sequence *s)
+{
+    if (s->rope->type != ROPE_LONGROPE || s->rope_length > s->rope->original_context) return INT32_MAX;
+    return s->rope->original_context - (s->positions[s->n_tokens - 1] + 1);
+}
+
 static inline struct prefix_rows sequence_rows(const struct sequence *s)
 {
-    return (struct prefix_rows){s->tokens, s->positions, s->n_tokens, s->salt};
+    return (struct prefix_rows){s->tokens, s->positions, s->n_tokens,
+                                s->salt ^ rope_config_salt(s->rope, s->rope_length)};
 }

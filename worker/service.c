@@ -224,6 +224,7 @@ static enum status sequence_add(struct service *service, uint64_t bin, const seq
         .draft = (const int32_t *)m->draft_ids, // numbers above INT32_MAX: as for token_ids
         .n_draft = int_from_number(m->n_draft_ids),
         .prompt_lookup = m->drafts,
+        .background = m->background,
     };
     TRY(sampling_read(m->sampling, &request.sampling));
     kept_read(service, m);

@@ -204,7 +204,7 @@ static enum status kernels_open_backend(struct kernels *k)
                                         .n_heads = c->n_heads,
                                         .n_kv_heads = c->n_kv_heads,
                                         .head_size = c->head_size,
-                                        .inv_freq = inv_freq,
+                                        .rope.inv_freq = inv_freq,
                                         .max_rows = k->max_rows,
                                         .max_seqs = 1,
                                         .max_context = k->max_rows,

@@ -166,12 +166,12 @@ static enum status attention_open_backend(struct attention_bench *b, int max_row
 {
     const struct model_config *c = &b->config;
     float *inv_freq = mem_alloc_array((size_t)c->head_size / 2, sizeof *inv_freq);
-    model_config_inv_freq(c, inv_freq);
+    rope_config_frequencies(&c->rope, false, inv_freq);
     const struct backend_shape shape = {.n_layers = b->layers,
                                         .n_heads = c->n_heads,
                                         .n_kv_heads = c->n_kv_heads,
                                         .head_size = c->head_size,
-                                        .inv_freq = inv_freq,
+                                        .rope.inv_freq = inv_freq,
                                         .max_rows = max_rows,
                                         .max_seqs = b->c.batch,
                                         .max_context = b->c.context + b->c.tokens,

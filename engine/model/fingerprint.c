@@ -13,17 +13,33 @@
 
 enum { SAMPLES = 4, SAMPLE_BYTES = 64 };
 
-static uint64_t hash_config(uint64_t state, const struct model_config *c)
+// Adds the settings that older versions of this program refused. The text is empty for all other models, so that their
+// fingerprints stay.
+static uint64_t hash_rope(uint64_t state, const struct rope_config *r, int head_size)
 {
-    char *text =
-        mem_format("%s %d %d %d %d %d %d %d %d %a %d%d%d%d %a %d %a %a %a %d %d %d", c->architecture, c->n_layers,
-                   c->hidden, c->intermediate, c->n_heads, c->n_kv_heads, c->head_size, c->vocab_size, c->max_context,
-                   (double)c->norm_epsilon, c->tied_embeddings, c->qkv_bias, c->o_bias, c->qk_norm, c->rope_theta,
-                   c->rope_llama3, c->rope_factor, c->rope_low_freq_factor, c->rope_high_freq_factor,
-                   c->rope_original_context, c->bos_id, c->n_eos);
+    if (r->type <= ROPE_LLAMA3 && r->type != ROPE_DYNAMIC && r->dims == head_size) return state;
+    char *text = mem_format("rope %d %d %a %d %a %a %a %d", r->type, r->dims, r->factor, r->original_context,
+                            r->attention_factor, r->beta_fast, r->beta_slow, r->truncate);
     state = fnv1a(state, text, strlen(text));
     free(text);
-    return fnv1a(state, c->eos_id, (size_t)c->n_eos * sizeof c->eos_id[0]);
+    if (r->type != ROPE_LONGROPE) return state;
+    state = fnv1a(state, r->short_factor, (size_t)r->dims / 2 * sizeof r->short_factor[0]);
+    return fnv1a(state, r->long_factor, (size_t)r->dims / 2 * sizeof r->long_factor[0]);
+}
+
+static uint64_t hash_config(uint64_t state, const struct model_config *c)
+{
+    const struct rope_config *r = &c->rope;
+    const bool llama3 = r->type == ROPE_LLAMA3;
+    char *text = mem_format("%s %d %d %d %d %d %d %d %d %a %d%d%d%d %a %d %a %a %a %d %d %d", c->architecture,
+                            c->n_layers, c->hidden, c->intermediate, c->n_heads, c->n_kv_heads, c->head_size,
+                            c->vocab_size, c->max_context, (double)c->norm_epsilon, c->tied_embeddings, c->qkv_bias,
+                            c->o_bias, c->qk_norm, r->theta, llama3, r->factor, r->low_freq_factor, r->high_freq_factor,
+                            llama3 ? r->original_context : 0, c->bos_id, c->n_eos);
+    state = fnv1a(state, text, strlen(text));
+    free(text);
+    state = fnv1a(state, c->eos_id, (size_t)c->n_eos * sizeof c->eos_id[0]);
+    return hash_rope(state, r, c->head_size);
 }
 
 // Samples of a tensor, from its first to its last byte: `n` pieces of `bytes` bytes, `stride` bytes apart.

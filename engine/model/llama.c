@@ -349,16 +349,14 @@ static enum status make_buffers(struct model *m)
 
 static enum status open_backend(const struct model_options *options, struct model *m)
 {
-    float *inv_freq = mem_alloc_array((size_t)m->config.head_size / 2, sizeof *inv_freq);
-    model_config_inv_freq(&m->config, inv_freq);
-    m->shape.inv_freq = inv_freq;
+    struct model_rope *rope = model_rope_create(&m->config, &m->shape.rope);
     enum status status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
     if (status == STATUS_UNSUPPORTED && m->dtype == DTYPE_FP8 && strcmp(options->dtype, "auto") == 0) {
         m->dtype = DTYPE_BF16; // this backend or GPU cannot multiply in FP8
         status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
     }
-    m->shape.inv_freq = NULL; // the backend has its own copy
-    free(inv_freq);
+    m->shape.rope = (struct rope_shape){0}; // the backend has its own copy
+    free(rope);
     size_t total;
     if (status == STATUS_OK && m->backend->ops->memory)
         status = m->backend->ops->memory(m->backend, &total, &m->free_at_start);

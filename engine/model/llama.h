@@ -71,6 +71,15 @@ struct model {
 
 struct safetensors;
 
+// The arrays of a struct rope_shape for a config. Free them with free() when the backend has copied them.
+struct model_rope *model_rope_create(const struct model_config *config, struct rope_shape *shape);
+// Lists the dims of a q or k head in the order in which the backend has them, as ranges of the checkpoint's dims.
+// Returns the number of ranges.
+struct head_part {
+    int first, n;
+};
+int model_rope_parts(const struct model_config *config, struct head_part parts[4]);
+
 // Computes model_fingerprint(). `st` is NULL with dummy weights.
 uint64_t model_hash(const struct model_config *config, const struct safetensors *st);
 

@@ -170,18 +170,26 @@ static void count_and_prefetch(struct loader *in, const struct matrix_view *view
         safetensors_prefetch(view->data, view->rows, row_bytes, view->row_stride_bytes);
 }
 
+// Returns rows [first, first + n) of a view.
+static struct matrix_view view_rows(struct matrix_view view, int64_t first, int64_t n)
+{
+    const int block = view.scale_block;
+    const int64_t scale_row = view.scale_row + first;
+    if (view.data) view.data = (const char *)view.data + first * view.row_stride_bytes;
+    if (view.scale)
+        view.scale = (const char *)view.scale + (block ? scale_row / block : first) * view.scale_stride *
+                                                    (int64_t)dtype_size_bytes(view.scale_dtype);
+    if (block) view.scale_row = (int)(scale_row % block);
+    view.rows = n;
+    return view;
+}
+
 // Finds rows [first, first + n) of the tensor [rows, columns].
 static enum status slice_rows(struct loader *in, const char *name, int64_t rows, int64_t columns, int64_t first,
                               int64_t n, struct matrix_view *view)
 {
     TRY(find_tensor(in, name, rows, columns, view));
-    if (view->data) view->data = (const char *)view->data + first * view->row_stride_bytes;
-    const int block = view->scale_block;
-    if (view->scale)
-        view->scale = (const char *)view->scale + (block ? first / block : first) * view->scale_stride *
-                                                      (int64_t)dtype_size_bytes(view->scale_dtype);
-    if (block) view->scale_row = (int)(first % block);
-    view->rows = n;
+    *view = view_rows(*view, first, n);
     count_and_prefetch(in, view);
     return STATUS_OK;
 }
@@ -228,27 +236,92 @@ static enum status load_vector(struct loader *in, const char *name, int columns,
 
 // ---- parts of the model ----
 
+// A matrix of the checkpoint: rows [first, first + rows) of the tensor `name`, which has `all_rows` rows.
+struct projection {
+    const char *name;
+    int64_t all_rows, first;
+};
+
+// Adds the heads of q or k, as rows of a matrix or as columns of a vector, in the order of dims that the backend needs.
+static int heads_append(const struct model_config *c, const struct matrix_view *view, struct matrix_view *parts, int n)
+{
+    struct head_part dims[4];
+    const bool is_vector = view->rows == 1;
+    const int n_dims = model_rope_parts(c, dims);
+    const int64_t all = is_vector ? view->columns : view->rows;
+    if (n_dims == 1) {
+        parts[n] = *view;
+        return n + 1;
+    }
+    for (int64_t head = 0; head < all; head += c->head_size)
+        for (int i = 0; i < n_dims; i++) {
+            if (!dims[i].n) continue;
+            if (is_vector) {
+                parts[n] = *view;
+                parts[n].columns = dims[i].n;
+                if (view->data)
+                    parts[n].data =
+                        (const char *)view->data + (head + dims[i].first) * (int64_t)dtype_size_bytes(view->dtype);
+            } else {
+                parts[n] = view_rows(*view, head + dims[i].first, dims[i].n);
+            }
+            n++;
+        }
+    return n;
+}
+
+// Joins q, k and v into one matrix or vector.
+static enum status join_qkv(struct loader *in, const struct matrix_view qkv[3], struct weight **weight_p)
+{
+    const struct model *m = in->m;
+    const struct backend_ops *ops = m->backend->ops;
+    struct matrix_view *parts = mem_alloc_array((size_t)(m->n_heads + m->n_kv_heads) * 4 + 1, sizeof *parts);
+    int n = heads_append(&m->config, &qkv[0], parts, 0);
+    n = heads_append(&m->config, &qkv[1], parts, n);
+    parts[n++] = qkv[2];
+    const enum status status = qkv[0].rows == 1 ? ops->weight_vector(m->backend, parts, n, weight_p)
+                                                : ops->weight_create(m->backend, parts, n, weight_p);
+    if (qkv[0].rows > 1) release_views(in, qkv, 3);
+    free(parts);
+    return status;
+}
+
+static enum status load_head_norm(struct loader *in, const char *name, struct weight **weight_p)
+{
+    const int d = in->m->config.head_size;
+    struct matrix_view view, parts[4];
+    TRY(slice_columns(in, name, 0, d, 0, d, &view));
+    const int n = heads_append(&in->m->config, &view, parts, 0);
+    return in->m->backend->ops->weight_vector(in->m->backend, parts, n, weight_p);
+}
+
 static enum status load_attention(struct loader *in, struct layer *layer)
 {
     struct model *m = in->m;
     const struct model_config *c = &m->config;
-    const struct backend_ops *ops = m->backend->ops;
     int64_t rank = m->comm->rank, d = c->head_size, hidden = c->hidden;
     int64_t q_all = c->n_heads * d, kv_all = c->n_kv_heads * d, q = m->n_heads * d, kv = m->n_kv_heads * d;
     int64_t first_kv = m->first_kv_head * d;
 
+    const char *fused = "self_attn.qkv_proj.weight"; // [q; k; v] in one tensor
+    const int64_t all = q_all + 2 * kv_all;
+    struct projection from[3] = {{"self_attn.q_proj.weight", q_all, 0},
+                                 {"self_attn.k_proj.weight", kv_all, 0},
+                                 {"self_attn.v_proj.weight", kv_all, 0}};
+    for (int i = 0; i < 3 && c->fused_projections; i++)
+        from[i] = (struct projection){fused, all, i == 0 ? 0 : q_all + (i - 1) * kv_all};
     struct matrix_view qkv[3], o;
-    TRY(slice_rows(in, "self_attn.q_proj.weight", q_all, hidden, rank * q, q, &qkv[0]));
-    TRY(slice_rows(in, "self_attn.k_proj.weight", kv_all, hidden, first_kv, kv, &qkv[1]));
-    TRY(slice_rows(in, "self_attn.v_proj.weight", kv_all, hidden, first_kv, kv, &qkv[2]));
-    TRY(load_matrix(in, qkv, 3, &layer->qkv));
+    TRY(slice_rows(in, from[0].name, from[0].all_rows, hidden, from[0].first + rank * q, q, &qkv[0]));
+    TRY(slice_rows(in, from[1].name, from[1].all_rows, hidden, from[1].first + first_kv, kv, &qkv[1]));
+    TRY(slice_rows(in, from[2].name, from[2].all_rows, hidden, from[2].first + first_kv, kv, &qkv[2]));
+    TRY(join_qkv(in, qkv, &layer->qkv));
     TRY(slice_columns(in, "self_attn.o_proj.weight", hidden, q_all, rank * q, q, &o));
     TRY(load_matrix(in, &o, 1, &layer->o));
     if (c->qkv_bias) {
         TRY(slice_columns(in, "self_attn.q_proj.bias", 0, q_all, rank * q, q, &qkv[0]));
         TRY(slice_columns(in, "self_attn.k_proj.bias", 0, kv_all, first_kv, kv, &qkv[1]));
         TRY(slice_columns(in, "self_attn.v_proj.bias", 0, kv_all, first_kv, kv, &qkv[2]));
-        TRY(ops->weight_vector(m->backend, qkv, 3, &layer->qkv_bias));
+        TRY(join_qkv(in, qkv, &layer->qkv_bias));
     }
     if (c->o_bias) {
         struct weight *bias;
@@ -257,8 +330,8 @@ static enum status load_attention(struct loader *in, struct layer *layer)
         layer->o_bias = rank == 0 ? bias : NULL;
     }
     if (c->qk_norm) {
-        TRY(load_vector(in, "self_attn.q_norm.weight", c->head_size, &layer->q_norm));
-        TRY(load_vector(in, "self_attn.k_norm.weight", c->head_size, &layer->k_norm));
+        TRY(load_head_norm(in, "self_attn.q_norm.weight", &layer->q_norm));
+        TRY(load_head_norm(in, "self_attn.k_norm.weight", &layer->k_norm));
     }
     return STATUS_OK;
 }
@@ -268,8 +341,11 @@ static enum status load_mlp(struct loader *in, struct layer *layer)
     struct model *m = in->m;
     int64_t all = m->config.intermediate, n = m->intermediate, first = m->comm->rank * n, hidden = m->config.hidden;
     struct matrix_view gate_up[2], down;
-    TRY(slice_rows(in, "mlp.gate_proj.weight", all, hidden, first, n, &gate_up[0]));
-    TRY(slice_rows(in, "mlp.up_proj.weight", all, hidden, first, n, &gate_up[1]));
+    struct projection from[2] = {{"mlp.gate_proj.weight", all, 0}, {"mlp.up_proj.weight", all, 0}};
+    for (int i = 0; i < 2; i++) {
+        if (m->config.fused_projections) from[i] = (struct projection){"mlp.gate_up_proj.weight", 2 * all, i * all};
+        TRY(slice_rows(in, from[i].name, from[i].all_rows, hidden, from[i].first + first, n, &gate_up[i]));
+    }
     TRY(m->backend->ops->weight_gate_up(m->backend, &gate_up[0], &gate_up[1], &layer->gate_up));
     release_views(in, gate_up, 2);
     TRY(slice_columns(in, "mlp.down_proj.weight", hidden, all, first, n, &down));

@@ -260,7 +260,8 @@ static void row_rotate(const struct attention *a, int row)
     const struct cpu *cpu = a->cpu;
     int d = cpu->shape.head_size, n_heads = cpu->shape.n_heads, n_kv_heads = cpu->shape.n_kv_heads;
     float *q = cpu_row(a->qkv, row);
-    const float *cos_sin = cpu->cos_sin + (size_t)row * (size_t)d;
+    const int at = rope_layer_rotates(&cpu->shape.rope, a->layer) ? row : cpu->shape.max_rows;
+    const float *cos_sin = cpu->cos_sin + (size_t)at * (size_t)d;
     for (int h = 0; h < n_heads + n_kv_heads; h++)
         head_rotate(a, q + h * d, h < n_heads ? a->q_gain : a->k_gain, cos_sin);
 }

@@ -102,13 +102,15 @@ static enum status cpu_tensor_read(struct backend *b, const struct tensor *t, in
 static void rope_angles_row(void *arg, int row, int thread)
 {
     struct cpu *cpu = arg;
-    int d = cpu->shape.head_size, half = d / 2;
+    const struct rope_shape *rope = &cpu->shape.rope;
+    const int d = cpu->shape.head_size, half = d / 2, position = cpu->batch.position[row];
+    const int length = ragged_rope_length(&cpu->batch, cpu->row_sequence[row], row);
+    const float theta = rope_is_scaled(rope, length) ? rope_theta(rope, length) : 0;
     float *cosine = cpu->cos_sin + (size_t)row * (size_t)d, *sine = cosine + half;
     for (int i = 0; i < half; i++) {
-        // Use double: with floats the angle at position 100,000 would be off by 0.004.
-        double angle = (double)cpu->batch.position[row] * (double)cpu->shape.inv_freq[i];
-        cosine[i] = (float)cos(angle);
-        sine[i] = (float)sin(angle);
+        const double angle = (double)rope_angle(rope, i, position, length, theta), scale = (double)rope->scale[i];
+        cosine[i] = (float)(scale * cos(angle));
+        sine[i] = (float)(scale * sin(angle));
     }
 }
 
@@ -118,9 +120,9 @@ static enum status cpu_begin(struct backend *b, const struct ragged_batch *batch
     enum status status = ragged_batch_check(batch, &cpu->shape);
     if (status) return status;
     cpu->batch = *batch;
+    cpu_attention_begin(cpu);
     int64_t work = (int64_t)batch->n_rows * cpu->shape.head_size * 16; // a sine or cosine counts as 16 multiply-adds
     cpu_run(cpu, THREAD_POOL_STATIC, work, rope_angles_row, cpu, batch->n_rows);
-    cpu_attention_begin(cpu);
     return STATUS_OK;
 }
 
@@ -234,7 +236,7 @@ static void cpu_close(struct backend *b)
         cpu_weight_free(w);
     }
     packed_cache_close(cpu->packed_cache);
-    free((void *)cpu->shape.inv_freq);
+    rope_shape_free(&cpu->shape.rope);
     free(cpu->cos_sin);
     free(cpu->scratch);
     free(cpu->packed_x);
@@ -280,10 +282,16 @@ static enum status cpu_scratch_create(struct cpu *cpu)
     const struct gemm_blocking *blocking = cpu_blocking(cpu);
     // 16 more floats, so that threads use separate cache lines.
     cpu->scratch_floats = (size_t)blocking->rows * (size_t)blocking->panels * PANEL_COLUMNS + 16;
-    cpu->cos_sin = cpu_memory_alloc((size_t)shape->max_rows, (size_t)shape->head_size * sizeof *cpu->cos_sin, false);
+    cpu->cos_sin =
+        cpu_memory_alloc((size_t)shape->max_rows + 1, (size_t)shape->head_size * sizeof *cpu->cos_sin, false);
     cpu->scratch = cpu_memory_alloc((size_t)cpu->threads, cpu->scratch_floats * sizeof *cpu->scratch, false);
-    if (cpu->cos_sin && cpu->scratch) return STATUS_OK;
-    return status_fail(STATUS_EXHAUSTED, "no memory for the working buffers of %d rows", shape->max_rows);
+    if (!cpu->cos_sin || !cpu->scratch)
+        return status_fail(STATUS_EXHAUSTED, "no memory for the working buffers of %d rows", shape->max_rows);
+    const size_t d = (size_t)shape->head_size;
+    float *still = cpu->cos_sin + (size_t)shape->max_rows * d;
+    memcpy(still, shape->rope.scale, d / 2 * sizeof *still);
+    memset(still + d / 2, 0, d / 2 * sizeof *still);
+    return STATUS_OK;
 }
 
 enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype, int threads,
@@ -306,7 +314,7 @@ enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype
                         .isa = cpu_isa_best(),
                         .gemm_type = types[dtype],
                         .bf16 = dtype_of_activations(dtype) == DTYPE_BF16};
-    cpu->shape.inv_freq = mem_copy(shape->inv_freq, (size_t)shape->head_size / 2 * sizeof *shape->inv_freq);
+    rope_shape_copy(&shape->rope, shape->head_size, shape->n_layers, &cpu->shape.rope);
     cpu->threads = threads ? threads : cpu_limits_threads(1, 1);
     cpu->prefetch = stream_candidates[stream_default(cpu->isa)];
     placement_make(cpu->threads, &cpu->placement);

@@ -81,7 +81,7 @@ struct split_row {
 
 struct cpu {
     struct backend base;
-    struct backend_shape shape; // inv_freq is a copy owned here
+    struct backend_shape shape; // the arrays of RoPE are copies owned here
     const struct cpu_isa *isa;
     enum gemm_type gemm_type; // contents of the words of matrices
     bool bf16;                // activations, embeddings, K and V are bf16, else f32
@@ -91,8 +91,9 @@ struct cpu {
     struct stream_prefetch prefetch; // for weights that are read once
 
     // The current pass, set by begin.
-    struct ragged_batch batch;   // the caller owns its arrays
-    float *cos_sin;              // [max_rows][D]: D/2 cosines, then D/2 sines, of the row's position
+    struct ragged_batch batch; // the caller owns its arrays
+    // [max_rows + 1][D]: D/2 cosines, then D/2 sines, of the row's position. The last row is for layers without RoPE.
+    float *cos_sin;
     int *row_sequence;           // [max_rows]
     bool *has_logits;            // [max_rows] all false between two calls of cpu_attention_begin
     struct row_tile *tiles;      // [max_rows + max_slots] the most expensive first

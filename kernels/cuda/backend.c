@@ -179,8 +179,7 @@ static cudaError_t batch_upload(struct cuda *cuda, const struct ragged_batch *ba
         cudaMemcpyAsync(cuda->staging_device, cuda->staging_host, bytes, cudaMemcpyHostToDevice, cuda->stream);
     if (error == cudaSuccess) error = cudaEventRecord(cuda->staged, cuda->stream);
     if (error != cudaSuccess) return error;
-    return launch_rope_angles(cuda->stream, cuda->angles, cuda->padded.position, cuda->inv_freq, cuda->padded.n_rows,
-                              cuda->shape.head_size);
+    return launch_rope_angles(cuda->stream, cuda->angles, &cuda->shape.rope, &cuda->padded, cuda->shape.head_size);
 }
 
 static enum status begin(struct backend *b, const struct ragged_batch *batch)
@@ -244,19 +243,24 @@ static const float *vector(const struct weight *w)
     return w ? w->data : NULL;
 }
 
-static struct rope rope_of(const struct cuda *cuda, const struct tensor *qkv, const struct weight *q_gain,
+static struct rope rope_of(const struct cuda *cuda, int layer, const struct tensor *qkv, const struct weight *q_gain,
                            const struct weight *k_gain, float epsilon)
 {
     assert(qkv->columns == (cuda->shape.n_heads + 2 * cuda->shape.n_kv_heads) * cuda->shape.head_size);
-    return (struct rope){
-        .q_gain = vector(q_gain), .k_gain = vector(k_gain), .angles = cuda->angles, .epsilon = epsilon};
+    const int d = cuda->shape.head_size;
+    const bool rotates = rope_layer_rotates(&cuda->shape.rope, layer);
+    return (struct rope){.q_gain = vector(q_gain),
+                         .k_gain = vector(k_gain),
+                         .angles = cuda->angles + (rotates ? 0 : (size_t)cuda->shape.max_rows * (size_t)d),
+                         .epsilon = epsilon,
+                         .angle_stride = rotates ? d : 0};
 }
 
 static enum status rope_append(struct backend *b, int layer, struct tensor *qkv, const struct weight *q_gain,
                                const struct weight *k_gain, float epsilon)
 {
     struct cuda *cuda = cuda_of(b);
-    const struct rope rope = rope_of(cuda, qkv, q_gain, k_gain, epsilon);
+    const struct rope rope = rope_of(cuda, layer, qkv, q_gain, k_gain, epsilon);
     return cuda_status(
         launch_rope_append(cuda->stream, &cuda->kv, &cuda->on_device, layer, qkv->data, cuda->shape.n_heads, &rope),
         "rope_append");
@@ -303,7 +307,7 @@ static enum status rope_attention(struct backend *b, int layer, struct tensor *o
         return attention(b, layer, out, qkv);
     }
     assert(out->kind == TENSOR_ACTIVATION && out->columns == cuda->shape.n_heads * cuda->shape.head_size);
-    const struct rope rope = rope_of(cuda, qkv, q_gain, k_gain, epsilon);
+    const struct rope rope = rope_of(cuda, layer, qkv, q_gain, k_gain, epsilon);
     return cuda_status(launch_attention_single(cuda->stream, &cuda->kv, batch, layer, out->data, out->stride, qkv->data,
                                                cuda->shape.n_heads, &cuda->attention, &rope),
                        "attention");
@@ -321,6 +325,32 @@ static enum status importance_read(struct backend *b, float *host)
 
 // ---- opening --------------------------------------------------------------------------------------------------------
 
+// Copies the arrays of RoPE to the device, and after the rows of angles the one that layers without RoPE use.
+static enum status rope_upload(struct cuda *cuda)
+{
+    struct rope_shape *rope = &cuda->shape.rope;
+    const size_t d = (size_t)cuda->shape.head_size, half = d / 2, rows = (size_t)cuda->shape.max_rows;
+    float *host = mem_alloc_array(3 * half + d, sizeof *host), *still = host + 3 * half;
+    for (size_t i = 0; i < half; i++) {
+        host[i] = rope->inv_freq[i];
+        host[half + i] = rope->long_inv_freq ? rope->long_inv_freq[i] : 0;
+        host[2 * half + i] = still[2 * i] = rope->scale ? rope->scale[i] : 1;
+    }
+    cudaError_t error =
+        cudaMemcpyAsync(cuda->rope, host, 3 * half * sizeof *host, cudaMemcpyHostToDevice, cuda->stream);
+    if (error == cudaSuccess)
+        error =
+            cudaMemcpyAsync(cuda->angles + rows * d, still, d * sizeof *still, cudaMemcpyHostToDevice, cuda->stream);
+    const enum status status = error == cudaSuccess ? cuda_wait(cuda) : cuda_status(error, "the frequencies of RoPE");
+    free(host);
+    rope->inv_freq = cuda->rope;
+    rope->long_inv_freq = rope->long_inv_freq ? cuda->rope + half : NULL;
+    rope->scale = cuda->rope + 2 * half;
+    if (rope->still_layers)
+        rope->still_layers = cuda->still_layers = mem_copy(rope->still_layers, (size_t)cuda->shape.n_layers);
+    return status;
+}
+
 static enum status scratch_create(struct cuda *cuda)
 {
     const struct memory_fixed fixed = memory_fixed(&cuda->shape);
@@ -331,7 +361,7 @@ static enum status scratch_create(struct cuda *cuda)
         const char *what;
     } parts[] = {
         {MEMORY_BATCH, &cuda->staging_device, fixed.staging, "batches"},
-        {MEMORY_BATCH, (void **)&cuda->inv_freq, fixed.inv_freq, "the frequencies of RoPE"},
+        {MEMORY_BATCH, (void **)&cuda->rope, fixed.rope, "the frequencies of RoPE"},
         {MEMORY_BATCH, (void **)&cuda->angles, fixed.angles, "the angles of RoPE"},
         {MEMORY_BATCH, (void **)&cuda->row_index, fixed.row_index, "row indices"},
         {MEMORY_ATTENTION, (void **)&cuda->importance, fixed.importance, "importance maxima"},
@@ -346,8 +376,7 @@ static enum status scratch_create(struct cuda *cuda)
     cudaError_t error = cudaHostAlloc(&cuda->staging_host, fixed.staging, cudaHostAllocDefault);
     if (error == cudaSuccess) error = cudaEventCreateWithFlags(&cuda->staged, cudaEventDisableTiming);
     if (error != cudaSuccess) return cuda_status(error, "pinned memory for batches");
-    error = cudaMemcpyAsync(cuda->inv_freq, cuda->shape.inv_freq, fixed.inv_freq, cudaMemcpyHostToDevice, cuda->stream);
-    return error == cudaSuccess ? cuda_wait(cuda) : cuda_status(error, "the frequencies of RoPE");
+    return rope_upload(cuda);
 }
 
 static void cuda_close(struct backend *b)
@@ -384,7 +413,8 @@ static void cuda_close(struct backend *b)
     cudaFree(cuda->staging_device);
     cudaFree(cuda->kv.data);
     cudaFree(cuda->kv.scale);
-    cudaFree(cuda->inv_freq);
+    free(cuda->still_layers);
+    cudaFree(cuda->rope);
     cudaFree(cuda->angles);
     cudaFree(cuda->row_index);
     cudaFree(cuda->importance);
@@ -458,7 +488,6 @@ enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtyp
     if (status == STATUS_OK) status = scratch_create(cuda);
     if (status == STATUS_OK) cuda->block_scales = gemm_has_block_scales(cuda);
     cuda->graphs = graphs_open(shape);
-    cuda->shape.inv_freq = NULL; // owned by the caller
     if (status != STATUS_OK) {
         cuda_close(&cuda->base);
         return status;

@@ -100,7 +100,7 @@ static const struct device_memory *count_allocated(struct backend *b)
         {MEMORY_GEMM, gemm.row_scales},       {MEMORY_GEMM, gemm.dequantised},       {MEMORY_GEMM, gemm.maxima},
         {MEMORY_ATTENTION, fixed.importance}, {MEMORY_ATTENTION, fixed.kept_scores}, {MEMORY_ATTENTION, fixed.partials},
         {MEMORY_ATTENTION, fixed.arrivals},   {MEMORY_BATCH, fixed.staging},         {MEMORY_BATCH, fixed.row_index},
-        {MEMORY_BATCH, fixed.inv_freq},       {MEMORY_BATCH, fixed.angles}};
+        {MEMORY_BATCH, fixed.rope},           {MEMORY_BATCH, fixed.angles}};
     c->all = c->memory;
     for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
         memory_count(&c->all, parts[i].use, parts[i].bytes);

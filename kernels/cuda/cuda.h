@@ -50,7 +50,7 @@ enum { ALL_ROWS = -1 };
 
 struct cuda {
     struct backend base;
-    struct backend_shape shape; // inv_freq is NULL: the copy is on the device
+    struct backend_shape shape; // the arrays of RoPE are on the device, except still_layers
     enum dtype dtype;           // DTYPE_BF16 or DTYPE_FP8
     int device;
     struct cudaDeviceProp properties;
@@ -75,8 +75,10 @@ struct cuda {
     cudaEvent_t reduced[2];     // the latest all-reduce of each micro-batch is done
     int micro_batch;            // micro-batch for which steps are issued: 0, 1 or ALL_ROWS
 
-    float *inv_freq; // device [D/2]
-    float *angles;   // device [max_rows, D/2, 2]: angles of the pass, see launch_rope_angles
+    uint8_t *still_layers; // copy for shape.rope, or NULL
+    float *rope;           // device [3][D/2]: the arrays of shape.rope
+    float *
+        angles; // device [max_rows + 1, D/2, 2]: angles of the pass, and of layers without RoPE, see launch_rope_angles
     struct kv_cache kv;
     int32_t *row_index; // device [max_rows]: row indices of rmsnorm that are not the batch's logit rows
     float *importance;  // device: importance maxima of the pass

@@ -181,7 +181,8 @@ static __device__ __forceinline__ void rotate_q(uint16_t *q, const struct rope *
     for (int i = (int)threadIdx.x / WARP; i < heads->count; i += WARPS) {
         const int head = heads->first + i;
         lane_dims x;
-        load_head(&x, rope, rope->angles + (int64_t)row * d, data + head * d, head, n_heads, kv->n_kv_heads, d);
+        load_head(&x, rope, rope->angles + (int64_t)row * rope->angle_stride, data + head * d, head, n_heads,
+                  kv->n_kv_heads, d);
         store_bf16(&x, q + i * score_q<DP>::STRIDE, d / 2);
     }
 }
@@ -198,7 +199,8 @@ static __device__ __forceinline__ void append_entry(const struct rope *rope, con
     const bool is_v = warp > from;
     const int head = n_heads + (is_v ? kv->n_kv_heads : 0) + kv_head;
     lane_dims x;
-    load_head(&x, rope, rope->angles + (int64_t)row * d, data + head * d, head, n_heads, kv->n_kv_heads, d);
+    load_head(&x, rope, rope->angles + (int64_t)row * rope->angle_stride, data + head * d, head, n_heads,
+              kv->n_kv_heads, d);
     store_entry(&x, kv, batch, layer, row, is_v, kv_head);
 }
 

@@ -13,6 +13,7 @@
 
 #include "kernels/cuda/limits.h"
 #include "kernels/ragged.h"
+#include "kernels/rope_shape.h"
 
 #ifdef __cplusplus
 extern "C" {
@@ -37,6 +38,7 @@ struct device_batch {
     const int32_t *token, *position;                 // [T]
     const int32_t *row_seq;                          // [T] sequence of each row
     const int32_t *row_start, *kv_len, *block_table; // copied from the batch
+    const int32_t *rope_length;                      // [S] zeros if the batch has none
     const int32_t *logit_row;                        // [L]
     const struct row_sampling *sampling;             // [L], NULL if the batch has none
     const int32_t *importance_row, *importance_keys; // [P]
@@ -154,11 +156,12 @@ struct rope {
     const float *q_gain, *k_gain; // gains of the norms of heads, or NULL
     const float *angles;          // angles of the rows of the pass, see launch_rope_angles
     float epsilon;
-    int unused; // instead of padding
+    int angle_stride; // floats from the angles of a row to those of the next: D, or 0 if all rows have the same
 };
-// angles [rows, D/2, 2] = cosine and sine of each row's angles. Computed once for all layers.
-cudaError_t launch_rope_angles(cudaStream_t stream, float *angles, const int32_t *position, const float *inv_freq,
-                               int rows, int head_size);
+// angles [rows, D/2, 2] = cosine and sine of each row's angles, times their factor. Computed once for all layers. The
+// arrays of `rope` are on the device.
+cudaError_t launch_rope_angles(cudaStream_t stream, float *angles, const struct rope_shape *rope,
+                               const struct device_batch *batch, int head_size);
 // Implements backend_ops.rope_append. qkv has the whole batch, as in attention.
 cudaError_t launch_rope_append(cudaStream_t stream, const struct kv_cache *kv, const struct device_batch *batch,
                                int layer, float *qkv, int n_heads, const struct rope *rope);

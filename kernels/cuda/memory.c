@@ -174,9 +174,9 @@ size_t memory_staging_bytes(const struct backend_shape *shape)
     size_t group = (size_t)shape->n_heads / (size_t)shape->n_kv_heads;
     size_t tiles = rows * group / TILE_ROW_HEADS + seqs + 1 +
                    TILE_SPANS_MAX; // the last tile of a sequence or micro-batch may be partial
-    size_t ints = 3 * rows + 2 * seqs + 1 + seqs * columns + rows + 5 * rows + 2 + 2 * seqs;
+    size_t ints = 3 * rows + 3 * seqs + 1 + seqs * columns + rows + 5 * rows + 2 + 2 * seqs;
     return ints * sizeof(int32_t) + tiles * sizeof(struct attend_tile) + rows * sizeof(struct row_sampling) +
-           16 * 16; // each of the 16 lists is rounded up
+           17 * 16; // each of the 17 lists is rounded up
 }
 
 // Returns the bytes of partial results. The first array has two floats for each result: the largest exponent and the
@@ -220,8 +220,8 @@ struct memory_fixed memory_fixed(const struct backend_shape *shape)
     return (struct memory_fixed){
         .staging = memory_staging_bytes(shape),
         .row_index = rows * sizeof(int32_t),
-        .inv_freq = (size_t)shape->head_size / 2 * sizeof(float),
-        .angles = rows * (size_t)shape->head_size * sizeof(float),
+        .rope = 3 * (size_t)shape->head_size / 2 * sizeof(float),
+        .angles = (rows + 1) * (size_t)shape->head_size * sizeof(float),
         .importance = seqs * (size_t)shape->max_context * sizeof(float),
         .kept_scores = (size_t)memory_kept_blocks(shape) * KV_BLOCK_TOKENS * (size_t)shape->n_heads * sizeof(float),
         .partials = partials_bytes(shape),

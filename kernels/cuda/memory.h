@@ -72,7 +72,7 @@ struct memory_gemm memory_gemm(const struct memory_gemm_need *need);
 
 // Memory whose size depends only on the shape.
 struct memory_fixed {
-    size_t staging, row_index, inv_freq, angles;        // MEMORY_BATCH
+    size_t staging, row_index, rope, angles;            // MEMORY_BATCH
     size_t importance, kept_scores, partials, arrivals; // MEMORY_ATTENTION
 };
 struct memory_fixed memory_fixed(const struct backend_shape *shape);

@@ -7,25 +7,31 @@
 
 enum { WARPS = 4 };
 
-// Computes the angles. An angle is position times frequency. It can be 131071 radians or more, where f32 has steps of
-// 0.008. So the product is computed in double, whole turns are subtracted, and only the small rest is converted to f32.
+// Computes the angles. An angle can be 131071 radians or more. So whole turns are subtracted in double, and only the
+// small rest is converted to f32.
 static __global__ void __launch_bounds__(WARPS *WARP)
-    rope_angles_kernel(float2 *angles, const int32_t *position, const float *inv_freq, int half)
+    rope_angles_kernel(float2 *angles, struct rope_shape rope, const int32_t *position, const int32_t *row_seq,
+                       const int32_t *rope_length, int half)
 {
     const double turns_per_radian = 0.15915494309189533577;
+    const int row = (int)blockIdx.x, least = rope_length[row_seq[row]], own = position[row] + 1;
+    const int length = own > least ? own : least;
+    const float theta = rope_is_scaled(&rope, length) ? rope_theta(&rope, length) : 0;
     for (int i = (int)threadIdx.x; i < half; i += WARPS * WARP) {
-        const double turns = (double)position[blockIdx.x] * (double)inv_freq[i] * turns_per_radian;
+        const double turns = (double)rope_angle(&rope, i, position[row], length, theta) * turns_per_radian;
         float2 both;
         sincos_of_turn((float)(turns - rint(turns)), &both.y, &both.x);
-        angles[(int64_t)blockIdx.x * half + i] = both;
+        both.x *= rope.scale[i], both.y *= rope.scale[i];
+        angles[(int64_t)row * half + i] = both;
     }
 }
 
-cudaError_t launch_rope_angles(cudaStream_t stream, float *angles, const int32_t *position, const float *inv_freq,
-                               int rows, int head_size)
+cudaError_t launch_rope_angles(cudaStream_t stream, float *angles, const struct rope_shape *rope,
+                               const struct device_batch *batch, int head_size)
 {
-    return CUDA_LAUNCH(rope_angles_kernel, dim3((unsigned)rows), dim3(WARPS * WARP), 0, stream,
-                       reinterpret_cast<float2 *>(angles), position, inv_freq, head_size / 2);
+    return CUDA_LAUNCH(rope_angles_kernel, dim3((unsigned)batch->n_rows), dim3(WARPS * WARP), 0, stream,
+                       reinterpret_cast<float2 *>(angles), *rope, batch->position, batch->row_seq, batch->rope_length,
+                       head_size / 2);
 }
 
 // Grid: rows x groups of WARPS heads of q, k and v; one warp per head. No shared memory.
@@ -39,7 +45,7 @@ static __global__ void __launch_bounds__(WARPS *WARP)
     if (head >= n_heads + 2 * n_kv) return; // ends a whole warp
     float *data = qkv + ((int64_t)row * (n_heads + 2 * n_kv) + head) * d;
     lane_dims x;
-    load_head(&x, &rope, rope.angles + (int64_t)row * d, data, head, n_heads, n_kv, d);
+    load_head(&x, &rope, rope.angles + (int64_t)row * rope.angle_stride, data, head, n_heads, n_kv, d);
     const bool is_v = head >= n_heads + n_kv;
     if (head < n_heads)
         store_f32(&x, data, d / 2);

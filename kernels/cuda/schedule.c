@@ -235,6 +235,7 @@ static void sequences_put(struct staging *staging, const struct ragged_batch *ba
         row_seq[r] = n_seqs;
     staging_put_copy(staging, batch->row_start, n_seqs + 1, seqs + 1, rows, &out->row_start);
     staging_put_copy(staging, batch->kv_len, n_seqs, seqs, 0, &out->kv_len);
+    staging_put_copy(staging, batch->rope_length, batch->rope_length ? n_seqs : 0, seqs, 0, &out->rope_length);
 
     const int columns = options->captured.rows ? options->captured.table_columns : schedule_table_columns(batch);
     int32_t *table = staging_put_ints(staging, (int64_t)seqs * columns, &out->block_table);

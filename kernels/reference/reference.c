@@ -40,7 +40,7 @@ struct candidate {
 
 struct reference {
     struct backend base;
-    struct backend_shape shape; // inv_freq is a copy owned here
+    struct backend_shape shape; // the arrays of RoPE are copies owned here
     enum dtype dtype;
     struct ragged_batch batch; // batch of the current pass; the caller owns its arrays
     int64_t importance_size;   // floats in `importance`
@@ -132,7 +132,7 @@ static void ref_close(struct backend *b)
         if (!w->borrowed) free(w->data);
         free(w);
     }
-    free((void *)ref->shape.inv_freq);
+    rope_shape_free(&ref->shape.rope);
     free(ref->cos);
     free(ref->sin);
     free(ref->k_cache);
@@ -284,18 +284,26 @@ static enum status ref_weight_vector(struct backend *b, const struct matrix_view
 
 // ---- steps ----------------------------------------------------------------------------------------------------------
 
+static void row_angles(struct reference *ref, const struct ragged_batch *batch, int s, int t)
+{
+    const struct rope_shape *rope = &ref->shape.rope;
+    const int half = ref->shape.head_size / 2, length = ragged_rope_length(batch, s, t);
+    for (int i = 0; i < half; i++) {
+        const float theta = rope_is_scaled(rope, length) ? rope_theta(rope, length) : 0;
+        const double angle = (double)rope_angle(rope, i, batch->position[t], length, theta);
+        ref->cos[t * half + i] = rope->scale[i] * (float)cos(angle);
+        ref->sin[t * half + i] = rope->scale[i] * (float)sin(angle);
+    }
+}
+
 static enum status ref_begin(struct backend *b, const struct ragged_batch *batch)
 {
     struct reference *ref = reference_of(b);
     enum status status = ragged_batch_check(batch, &ref->shape);
     if (status) return status;
-    int half = ref->shape.head_size / 2;
-    for (int t = 0; t < batch->n_rows; t++)
-        for (int i = 0; i < half; i++) {
-            double angle = (double)batch->position[t] * (double)ref->shape.inv_freq[i];
-            ref->cos[t * half + i] = (float)cos(angle);
-            ref->sin[t * half + i] = (float)sin(angle);
-        }
+    for (int s = 0; s < batch->n_seqs; s++)
+        for (int t = batch->row_start[s]; t < batch->row_start[s + 1]; t++)
+            row_angles(ref, batch, s, t);
     ref->importance_size = ragged_importance_size(batch);
     memset(ref->importance, 0, (size_t)ref->importance_size * sizeof *ref->importance);
     ref->batch = *batch;
@@ -365,11 +373,13 @@ static enum status ref_linear(struct backend *b, struct tensor *out, const struc
 }
 
 // Rotates each pair of dims i and i + D/2 by the row's position (arXiv 2104.09864).
-static void rope_rotate(const struct reference *ref, int row, float *head)
+static void rope_rotate(const struct reference *ref, int layer, int row, float *head)
 {
-    int half = ref->shape.head_size / 2;
+    const int half = ref->shape.head_size / 2;
+    const bool rotates = rope_layer_rotates(&ref->shape.rope, layer);
     for (int i = 0; i < half; i++) {
-        double c = ref->cos[row * half + i], s = ref->sin[row * half + i];
+        const double c = (double)(rotates ? ref->cos[row * half + i] : ref->shape.rope.scale[i]);
+        const double s = rotates ? (double)ref->sin[row * half + i] : 0;
         double x = head[i], y = head[i + half];
         head[i] = (float)(x * c - y * s);
         head[i + half] = (float)(y * c + x * s);
@@ -437,12 +447,12 @@ static enum status ref_rope_append(struct backend *b, int layer, struct tensor *
             int entry = batch->kv_len[s] + t - batch->row_start[s];
             for (int h = 0; h < n_heads; h++, head += d) {
                 head_rms_normalise(ref, head, q_gain, epsilon);
-                rope_rotate(ref, t, head);
+                rope_rotate(ref, layer, t, head);
                 if (ref->shape.kv_dtype == DTYPE_INT8) hadamard_rotate(ref, head);
             }
             for (int h = 0; h < n_kv_heads; h++, head += d) {
                 head_rms_normalise(ref, head, k_gain, epsilon);
-                rope_rotate(ref, t, head);
+                rope_rotate(ref, layer, t, head);
                 if (ref->shape.kv_dtype == DTYPE_INT8) hadamard_rotate(ref, head);
                 kv_store(ref, ref->k_cache, ref->k_scale, kv_index(ref, layer, s, entry, h), head);
             }
@@ -637,7 +647,7 @@ enum status backend_open_reference(const struct backend_shape *shape, enum dtype
     struct reference *ref = mem_alloc(sizeof *ref);
     *ref = (struct reference){.base = {&reference_ops}, .shape = *shape, .dtype = dtype};
     size_t half = (size_t)shape->head_size / 2, context = (size_t)shape->max_context;
-    ref->shape.inv_freq = mem_copy(shape->inv_freq, half * sizeof *shape->inv_freq);
+    rope_shape_copy(&shape->rope, shape->head_size, shape->n_layers, &ref->shape.rope);
     ref->cos = mem_alloc_array((size_t)shape->max_rows * half, sizeof *ref->cos);
     ref->sin = mem_alloc_array((size_t)shape->max_rows * half, sizeof *ref->sin);
     size_t entries = (size_t)shape->n_layers * (size_t)shape->n_kv_blocks * KV_BLOCK_TOKENS;

@@ -9,12 +9,14 @@
 #include "lib/base/hash.h"
 #include "lib/base/mem.h"
 
-enum { BUCKETS = 4096 };
+enum { BUCKETS = 4096, FORGIVE_US = 1000000 }; // one offence is forgiven in FORGIVE_US
 
 struct entry {
     struct in6_addr address;
     int count;
     struct entry *next;
+    int64_t offended_us, barred_us; // clock that each offence moves by FORGIVE_US; end of being barred
+    struct entry *older, *newer;    // in the list of offenders, while the count is 0
 };
 
 struct address_counts {
@@ -22,6 +24,8 @@ struct address_counts {
     struct hash_key key;
     int max;
     struct entry *bucket[BUCKETS];
+    struct entry *oldest, *newest; // offenders without a connection
+    int n_offenders;
 };
 
 struct address_counts *address_counts_open(int max)
@@ -63,6 +67,47 @@ static struct entry **find(struct address_counts *a, const struct in6_addr *netw
     return e;
 }
 
+// --- offenders; the caller holds the lock
+
+static void offender_add(struct address_counts *a, struct entry *e)
+{
+    e->older = a->newest;
+    e->newer = NULL;
+    *(e->older ? &e->older->newer : &a->oldest) = e;
+    a->newest = e;
+    a->n_offenders++;
+}
+
+static void offender_remove(struct address_counts *a, struct entry *e)
+{
+    *(e->older ? &e->older->newer : &a->oldest) = e->newer;
+    *(e->newer ? &e->newer->older : &a->newest) = e->older;
+    a->n_offenders--;
+}
+
+static void entry_free(struct entry **link)
+{
+    struct entry *gone = *link;
+    *link = gone->next;
+    free(gone);
+}
+
+// Keeps an entry whose last connection has ended if the address has offended, otherwise frees it.
+static void entry_rest(struct address_counts *a, struct entry **link)
+{
+    if (!(*link)->offended_us) {
+        entry_free(link);
+        return;
+    }
+    offender_add(a, *link);
+    if (a->n_offenders <= OFFENDERS_MAX) return;
+    struct entry *oldest = a->oldest;
+    offender_remove(a, oldest);
+    entry_free(find(a, &oldest->address));
+}
+
+// --- public
+
 bool address_counts_add(struct address_counts *a, const struct in6_addr *address)
 {
     if (!a) return true;
@@ -74,7 +119,7 @@ bool address_counts_add(struct address_counts *a, const struct in6_addr *address
         (*e)->address = network;
     }
     bool admitted = (*e)->count < a->max;
-    if (admitted) (*e)->count++;
+    if (admitted && (*e)->count++ == 0 && (*e)->offended_us) offender_remove(a, *e);
     pthread_mutex_unlock(&a->lock);
     return admitted;
 }
@@ -85,12 +130,33 @@ void address_counts_remove(struct address_counts *a, const struct in6_addr *addr
     struct in6_addr network = network_of(address);
     pthread_mutex_lock(&a->lock);
     struct entry **e = find(a, &network);
-    if (*e && --(*e)->count == 0) {
-        struct entry *gone = *e;
-        *e = gone->next;
-        free(gone);
+    if (*e && --(*e)->count == 0) entry_rest(a, e);
+    pthread_mutex_unlock(&a->lock);
+}
+
+void address_counts_offend(struct address_counts *a, const struct in6_addr *address, int64_t now_us)
+{
+    if (!a) return;
+    struct in6_addr network = network_of(address);
+    pthread_mutex_lock(&a->lock);
+    struct entry *e = *find(a, &network);
+    if (e && e->count) {
+        if (e->offended_us < now_us) e->offended_us = now_us;
+        e->offended_us += FORGIVE_US;
+        if (e->offended_us > now_us + OFFENCES_MAX * (int64_t)FORGIVE_US) e->barred_us = now_us + BARRED_US;
     }
     pthread_mutex_unlock(&a->lock);
+}
+
+bool address_counts_is_barred(struct address_counts *a, const struct in6_addr *address, int64_t now_us)
+{
+    if (!a) return false;
+    struct in6_addr network = network_of(address);
+    pthread_mutex_lock(&a->lock);
+    const struct entry *e = *find(a, &network);
+    bool barred = e && now_us < e->barred_us;
+    pthread_mutex_unlock(&a->lock);
+    return barred;
 }
 
 bool address_counts_are_same(const struct in6_addr *a, const struct in6_addr *b)

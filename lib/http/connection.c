@@ -18,6 +18,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "lib/http/internal.h"
@@ -82,15 +83,22 @@ static void set_busy(struct connection *c)
 static void hold(struct connection *c)
 {
     size_t bytes = HTTP_CONNECTION_BYTES + c->in_charge + (c->loop->handshakes ? HTTP_TLS_BYTES : 0);
-    if (c->exchange) bytes += c->exchange->body_size;
+    if (c->exchange) bytes += c->exchange->body_size + atomic_load(&c->exchange->untaken);
     if (c->gunzip) bytes += HTTP_GUNZIP_BYTES + http_buffer_size(&c->coded);
     if (bytes != c->peer.held_bytes) peer_hold(&c->peer, bytes);
+}
+
+// Records that the connection broke a limit. A trusted proxy is not blamed for its clients.
+static void blame(const struct connection *c)
+{
+    if (!c->proxied) address_counts_offend(c->loop->server->addresses, &c->address, clock_now_us());
 }
 
 // Shuts down the socket of a peer that is over budget. The connection's loop then finds the end of input and closes it.
 static void end_for_budget(struct peer *peer)
 {
     struct connection *c = (struct connection *)((char *)peer - offsetof(struct connection, peer));
+    blame(c);
     log_event_limited(LOG_WARN, "http_connection_ended", LOG_FIELD("port", c->loop->server->port),
                       LOG_FIELD("reason", "it holds the most memory of all connections"));
     shutdown(c->fd, SHUT_RDWR);
@@ -258,6 +266,7 @@ static void refuse_with(struct connection *c, int status, const char *sentence, 
     char client[INET6_ADDRSTRLEN];
     log_event(LOG_DEBUG, "http_request_refused", LOG_FIELD("status", status), LOG_FIELD("reason", sentence),
               LOG_FIELD("client", write_client(c, client)));
+    if (status == 400 || status == 408 || status == 431) blame(c);
     char body[ERROR_BODY_BYTES];
     size_t size = write_error_body(c, status, sentence, body);
     struct response_head head = {.status = status,
@@ -491,7 +500,8 @@ static const char too_many_requests[] = "the server is receiving too many reques
 // Returns the bytes, counted in max_bodies_bytes, that ending the connection's requests would free.
 static size_t received_bytes(const struct connection *c)
 {
-    return c->in_charge + (c->state == HTTP_BODY ? c->exchange->body_size : 0);
+    if (c->state != HTTP_BODY) return c->in_charge;
+    return c->in_charge + c->exchange->body_size + atomic_load(&c->exchange->untaken);
 }
 
 // Frees the connection's bytes immediately by refusing its request. If the request is already being handled or
@@ -534,22 +544,10 @@ static bool make_room(struct http_loop *loop, size_t bytes)
     return true;
 }
 
-// Appends bytes to the body. Returns false if the request was refused.
-static bool add_body(struct connection *c, const char *bytes, size_t size)
+// Appends bytes to the body that is collected.
+static void collect_body(struct connection *c, const char *bytes, size_t size)
 {
     struct http_exchange *x = c->exchange;
-    struct http_server *server = c->loop->server;
-    if (x->body_size + size > max_body_bytes(x, server)) {
-        refuse(c, 413, too_large);
-        return false;
-    }
-    atomic_fetch_add(&server->body_bytes, size);
-    if (!make_room(c->loop, received_bytes(c) + size)) {
-        atomic_fetch_sub(&server->body_bytes, size);
-        refuse(c, 503, too_many_requests);
-        return false;
-    }
-    x->body_charge += size;
     if (x->body_size + size + 1 > x->body_capacity) {
         size_t capacity = x->body_capacity ? 2 * x->body_capacity : BODY_FIRST_BYTES;
         if (x->head.has_length && !c->gunzip && capacity > x->head.content_length + 1)
@@ -561,8 +559,39 @@ static bool add_body(struct connection *c, const char *bytes, size_t size)
     memcpy(x->body + x->body_size, bytes, size);
     x->body_size += size;
     x->body[x->body_size] = '\0';
+}
+
+// Adds bytes to the body: collects them or passes them to the handler. Returns false if the request was refused.
+static bool add_body(struct connection *c, const char *bytes, size_t size)
+{
+    struct http_exchange *x = c->exchange;
+    struct http_server *server = c->loop->server;
+    if (x->received + size > max_body_bytes(x, server)) {
+        refuse(c, 413, too_large);
+        return false;
+    }
+    atomic_fetch_add(&server->body_bytes, size);
+    if (!make_room(c->loop, received_bytes(c) + size)) {
+        atomic_fetch_sub(&server->body_bytes, size);
+        refuse(c, 503, too_many_requests);
+        return false;
+    }
+    x->received += size;
+    exchange_charge_body(x, size);
+    if (!x->route->on_body) {
+        collect_body(c, bytes, size);
+    } else if (size) {
+        x->notify = true;
+        x->route->on_body(x, bytes, size);
+    }
     hold(c);
     return true;
+}
+
+// Returns true if no more of the body may be read until the handler has taken bytes.
+static bool body_is_full(const struct connection *c)
+{
+    return c->state == HTTP_BODY && atomic_load(&c->exchange->untaken) > HTTP_WINDOW_BYTES;
 }
 
 // Extends the time limit of a body or response whenever `enough` bytes have passed. A few bytes at a time therefore
@@ -601,7 +630,7 @@ static bool has_coded(const struct connection *c)
 static void decode_body(struct connection *c, int64_t *share)
 {
     char decoded[DECODED_BYTES];
-    while (has_coded(c) && *share > 0) {
+    while (has_coded(c) && !body_is_full(c) && *share > 0) {
         size_t used, n;
         bool sound = http_gunzip_run(c->gunzip, http_buffer_start(&c->coded), http_buffer_size(&c->coded), &used,
                                      decoded, sizeof decoded, &n);
@@ -639,7 +668,7 @@ static size_t feed_chunked_body(struct connection *c, const char *bytes, size_t 
             break;
         }
         if (n && !take_body(c, data, n)) break;
-        size_t received = c->gunzip ? c->coded_size : c->exchange->body_size;
+        uint64_t received = c->gunzip ? c->coded_size : c->exchange->received;
         if (c->chunks.left > max_body_bytes(c->exchange, c->loop->server) - received) {
             refuse(c, 413, too_large); // known once a chunk states its size
             break;
@@ -697,7 +726,7 @@ static void feed(struct connection *c, const char *bytes, size_t size)
 // further request will be served: input may have been dropped, and TLS cannot continue after a gap.
 static size_t wanted_bytes(const struct connection *c)
 {
-    if (has_coded(c)) return 0;
+    if (has_coded(c) || body_is_full(c)) return 0;
     if (c->state == HTTP_HEAD || c->state == HTTP_BODY || c->state == HTTP_LINGER) return HTTP_IN_BYTES;
     if (c->state != HTTP_HANDLING && c->state != HTTP_FLUSHING) return 0;
     if (c->state == HTTP_FLUSHING && c->close_after) return 0;
@@ -705,8 +734,22 @@ static size_t wanted_bytes(const struct connection *c)
     return kept < HTTP_AHEAD_BYTES ? HTTP_AHEAD_BYTES - kept : 0;
 }
 
+// Stops the time limit of a body while the server itself does not read it.
+static void note_body_waits(struct connection *c)
+{
+    bool waits = body_is_full(c);
+    if (waits == c->body_waits) return;
+    c->body_waits = waits;
+    if (c->state != HTTP_BODY) return;
+    if (waits)
+        set_deadline(c, INT64_MAX);
+    else
+        await_progress(c);
+}
+
 static void read_input(struct connection *c, int64_t *share)
 {
+    note_body_waits(c);
     if (c->unfed && c->state == HTTP_HEAD) feed_kept(c);
     decode_body(c, share);
     size_t wanted;
@@ -726,6 +769,7 @@ static void read_input(struct connection *c, int64_t *share)
         if (c->state != HTTP_LINGER) feed(c, c->loop->in, (size_t)n);
         decode_body(c, share);
     }
+    note_body_waits(c);
 }
 
 static void count_written(struct connection *c, size_t n)
@@ -733,6 +777,11 @@ static void count_written(struct connection *c, size_t n)
     http_buffer_consume(&c->out, n);
     atomic_fetch_add(&c->loop->server->sent_bytes, n);
     if (c->exchange) exchange_count_unread(c->exchange, 0 - n);
+}
+
+static void tell_drained(struct http_exchange *x)
+{
+    if (x->notify && x->route->on_drain && atomic_load(&x->unread) < HTTP_WINDOW_BYTES) x->route->on_drain(x);
 }
 
 // Writes the response's bytes to the socket. Returns false if the connection is closed.
@@ -751,6 +800,7 @@ static bool write_output(struct connection *c, int64_t *share)
         *share -= n;
         written += (size_t)n;
     }
+    if (written && c->exchange) tell_drained(c->exchange);
     if (c->state != HTTP_HANDLING && c->state != HTTP_FLUSHING) return true;
     if (http_buffer_size(&c->out) == 0)
         set_deadline(c, INT64_MAX);
@@ -806,7 +856,7 @@ static void note_ready(struct connection *c)
     if (c->state == HTTP_CLOSED) return;
     bool may_read = c->readable && !c->read_awaits_room, may_write = c->writable && !c->write_awaits_bytes;
     bool more = (may_read && wanted_bytes(c)) || (may_write && http_buffer_size(&c->out)) ||
-                (c->unfed && c->state == HTTP_HEAD) || has_coded(c);
+                (c->unfed && c->state == HTTP_HEAD) || (has_coded(c) && !body_is_full(c));
     if (more) http_loop_ready(c->loop, c);
 }
 

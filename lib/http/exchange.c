@@ -55,6 +55,14 @@ static void release_body_charge(struct http_exchange *x)
     x->body_charge = 0;
 }
 
+void exchange_charge_body(struct http_exchange *x, size_t size)
+{
+    pthread_mutex_lock(&x->lock);
+    x->body_charge += size;
+    if (x->route->on_body) atomic_fetch_add(&x->untaken, size);
+    pthread_mutex_unlock(&x->lock);
+}
+
 static void count_exchange_closed(struct http_server *server)
 {
     if (atomic_fetch_sub(&server->exchanges, 1) != 1 || !atomic_load(&server->stopping)) return;
@@ -177,6 +185,11 @@ const char *http_body(const struct http_exchange *x, size_t *size_p)
     return x->body ? x->body : "";
 }
 
+const char *http_query(const struct http_exchange *x)
+{
+    return text_at(x, x->head.query);
+}
+
 void http_body_free(struct http_exchange *x)
 {
     pthread_mutex_lock(&x->lock);
@@ -185,6 +198,26 @@ void http_body_free(struct http_exchange *x)
     free(x->body);
     x->body = NULL;
     x->body_size = x->body_capacity = 0;
+}
+
+// Gives the connection a turn. The caller holds the lock.
+static void queue_turn(struct http_exchange *x)
+{
+    if (x->queued) return;
+    x->queued = true;
+    http_loop_queue(x->loop, x);
+}
+
+void http_body_taken(struct http_exchange *x, size_t size)
+{
+    pthread_mutex_lock(&x->lock);
+    bool was_full = atomic_fetch_sub(&x->untaken, size) > HTTP_WINDOW_BYTES;
+    if (!x->closed) {
+        atomic_fetch_sub(&x->loop->server->body_bytes, size);
+        x->body_charge -= size;
+        if (was_full && atomic_load(&x->untaken) <= HTTP_WINDOW_BYTES) queue_turn(x);
+    }
+    pthread_mutex_unlock(&x->lock);
 }
 
 // --- the response
@@ -198,9 +231,7 @@ static bool is_head_request(const struct http_exchange *x)
 static void response_grown(struct http_exchange *x, size_t size)
 {
     exchange_count_unread(x, size);
-    if (x->queued) return;
-    x->queued = true;
-    http_loop_queue(x->loop, x);
+    queue_turn(x);
 }
 
 // Appends a field's text with control characters replaced: text from a request must not end a header line.
@@ -256,15 +287,24 @@ static bool unread_fits(const struct http_exchange *x, size_t size)
 bool http_response_fits(struct http_exchange *x, size_t size)
 {
     pthread_mutex_lock(&x->lock);
-    bool fits = x->closed || unread_fits(x, size);
+    bool fits = x->closed || x->respond || unread_fits(x, size);
     pthread_mutex_unlock(&x->lock);
     return fits;
+}
+
+// Passes the whole response to the process itself. The caller holds the lock.
+static void respond_locally(struct http_exchange *x, int status, const void *body, size_t size)
+{
+    x->started = x->ended = true;
+    x->respond(x->respond_arg, status, body, size);
 }
 
 void http_respond(struct http_exchange *x, int status, const char *content_type, const void *body, size_t size)
 {
     pthread_mutex_lock(&x->lock);
-    if (!x->closed && !x->started) {
+    if (!x->closed && !x->started && x->respond) {
+        respond_locally(x, status, body, size);
+    } else if (!x->closed && !x->started) {
         size_t before = http_buffer_size(&x->out);
         write_head(x, status, content_type, (int64_t)size);
         if (!x->no_body) http_buffer_append(&x->out, body, size);
@@ -277,7 +317,9 @@ void http_respond(struct http_exchange *x, int status, const char *content_type,
 void http_stream_begin(struct http_exchange *x, int status, const char *content_type)
 {
     pthread_mutex_lock(&x->lock);
-    if (!x->closed && !x->started) {
+    if (!x->closed && !x->started && x->respond) {
+        respond_locally(x, 500, "", 0);
+    } else if (!x->closed && !x->started) {
         size_t before = http_buffer_size(&x->out);
         write_head(x, status, content_type, -1);
         response_grown(x, http_buffer_size(&x->out) - before);
@@ -319,6 +361,13 @@ size_t http_stream_send(struct http_exchange *x, const void *bytes, size_t size)
     size_t unread = x->closed ? 0 : atomic_load(&x->unread);
     pthread_mutex_unlock(&x->lock);
     return unread;
+}
+
+void http_stream_abort(struct http_exchange *x)
+{
+    pthread_mutex_lock(&x->lock);
+    if (!x->closed && !x->ended) abandon(x);
+    pthread_mutex_unlock(&x->lock);
 }
 
 void http_stream_end(struct http_exchange *x)

@@ -11,6 +11,9 @@
 // A client that closes its connection, or only its sending side, ends its requests: on_close is called immediately,
 // even while nothing is being sent.
 //
+// A route with on_body gets its body in pieces as they arrive, and a route with on_drain sends a long response in
+// pieces. So a body or response of any size needs bounded memory.
+//
 // Threads: the server has its own threads, each with an epoll. A connection belongs to one of them. Handlers run on
 // that thread and must not block. Every http_exchange function may be called from any thread. Two threads must not call
 // functions of one exchange at the same time. on_close may run at the same time as these functions, and after on_close
@@ -34,13 +37,23 @@ struct http_route {
     // Called when the head is complete and the body is not read yet, so that it can refuse a caller early. It may send
     // the response. May be NULL.
     void (*on_head)(struct http_exchange *x);
+    // Called with the next piece of the body, which is never empty; http_body() then stays empty. The handler reports
+    // with http_body_taken() that it no longer needs a piece's bytes. While more than HTTP_WINDOW_BYTES are not taken,
+    // the server reads no more of the body. Pieces may come after the response has started. NULL: the body is
+    // collected.
+    void (*on_body)(struct http_exchange *x, const char *bytes, size_t size);
     // Called when head and body are complete, unless the response has already started.
     void (*on_request)(struct http_exchange *x);
-    // Called once after on_head or on_request: when the socket has accepted the whole response, or when the client is
-    // disconnected. The response may also be the server's own (408, 413). May be NULL.
+    // Called after the socket has accepted bytes of an unfinished stream and fewer than HTTP_WINDOW_BYTES are unread.
+    // May be NULL.
+    void (*on_drain)(struct http_exchange *x);
+    // Called once after on_head, on_body or on_request: when the socket has accepted the whole response, or when the
+    // client is disconnected. The response may also be the server's own (408, 413). May be NULL.
     void (*on_close)(struct http_exchange *x, bool disconnected);
     size_t max_body_bytes; // a larger body is refused with 413 before it is read; 0: limit of the server
 };
+
+enum { HTTP_WINDOW_BYTES = 256 << 10 };
 
 struct http_tls_files {
     const char *cert, *key, *client_ca; // PEM; client_ca NULL: clients need no certificate
@@ -125,6 +138,7 @@ void http_set_user(struct http_exchange *x, void *user);
 void *http_user(const struct http_exchange *x);
 const char *http_method(const struct http_exchange *x);
 const char *http_path(const struct http_exchange *x);                     // see struct http_head
+const char *http_query(const struct http_exchange *x);                    // as it was sent, without '?'; "": none
 const char *http_header(const struct http_exchange *x, const char *name); // the first, in any letter case; NULL: none
 void http_prove(struct http_exchange *x); // call it in on_head: the client has shown a key
 // Returns the next header of this name. `value` is the result of http_header() or of the previous call. NULL: no
@@ -132,6 +146,7 @@ void http_prove(struct http_exchange *x); // call it in on_head: the client has 
 const char *http_header_after(const struct http_exchange *x, const char *name, const char *value);
 const char *http_body(const struct http_exchange *x, size_t *size_p); // NUL-terminated; valid from on_request on
 void http_body_free(struct http_exchange *x); // call it after parsing: until then the body counts in max_bodies_bytes
+void http_body_taken(struct http_exchange *x, size_t size); // only for routes with on_body
 void http_ref(struct http_exchange *x);
 void http_unref(struct http_exchange *x);
 
@@ -148,3 +163,22 @@ void http_stream_begin(struct http_exchange *x, int status, const char *content_
 // Sends one chunk; `size` 0 sends none. Returns the bytes of this response that the socket has not taken yet.
 size_t http_stream_send(struct http_exchange *x, const void *bytes, size_t size);
 void http_stream_end(struct http_exchange *x);
+void http_stream_abort(struct http_exchange *x); // disconnects, so that the client sees that the stream is incomplete
+
+// --- requests of the process itself, which come from no connection. Their handlers answer them like other requests.
+struct http_local {
+    const char *method, *path;
+    char *body; // [size + 1] NUL-terminated; the exchange takes ownership
+    size_t size;
+    // Called once with the whole response, which is valid during the call. Any thread. Must not block, and must not
+    // call functions of the exchange. A stream is answered with status 500 and no body.
+    void (*respond)(void *arg, int status, const char *body, size_t size);
+    void *arg;
+};
+// Returns a request that a route of the server will handle. on_head is not called. `user` is http_user(). Returns NULL
+// if no route has the method and path; the body is freed.
+struct http_exchange *http_local_open(struct http_server *server, const struct http_local *request, void *user);
+void http_local_start(struct http_exchange *x); // calls on_request
+// Ends the request: calls on_close, and frees the exchange once nothing else references it. `respond` is not called
+// afterwards. An unanswered request counts as disconnected.
+void http_local_close(struct http_exchange *x);

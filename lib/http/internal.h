@@ -74,6 +74,7 @@ struct connection {
     bool drained;       // TLS: the socket has no bytes until the next event
     bool peer_closed;   // the client has closed its sending side
     bool broken;        // the socket has failed
+    bool body_waits;    // the body is not read, because the handler has not taken enough bytes
     bool is_ready;      // in the list of ready connections
     bool head_started;  // bytes of the head have arrived
     bool served;        // the current request is not the first
@@ -99,10 +100,12 @@ struct http_exchange {
     bool complete;                     // the whole request was received, so the connection can serve another one
     bool close;                        // the response tells the client that the connection closes
     size_t body_charge;                // bytes counted in server->body_bytes
+    atomic_size_t untaken;             // bytes given to on_body that the handler has not taken
     struct http_exchange *next_queued; // guarded by the loop's lock
     atomic_size_t unread;              // bytes in `out` here and in the connection
     char *body;                        // [body_size + 1] owned; written by the loop until on_request
     size_t body_size, body_capacity;
+    uint64_t received;             // bytes of the body so far, after decoding; used only by the loop
     struct http_loop *loop;        // valid until closed
     struct connection *connection; // used only by the loop; NULL once closed
     const struct http_route *route;
@@ -110,6 +113,9 @@ struct http_exchange {
     bool client_counted;    // the client's address counts this request as a connection
     bool notify;            // a handler was called, so on_close must be called
     void *context, *user;
+    void (*respond)(void *arg, int status, const char *body,
+                    size_t size); // see struct http_local; NULL: a connection's
+    void *respond_arg;
     struct http_head head;
     char texts[]; // of the head
 };
@@ -186,6 +192,8 @@ void tls_bio_end_turn(struct connection *c);    // call it before another connec
 struct http_exchange *exchange_create(struct connection *c, const struct http_head *head, const char *texts);
 void exchange_set_complete(struct http_exchange *x, bool *started_p);
 bool exchange_is_started(struct http_exchange *x);
+// Counts bytes of the body that the handler gets next.
+void exchange_charge_body(struct http_exchange *x, size_t size);
 // Moves the header lines that on_head added to `extra`.
 void exchange_take_headers(struct http_exchange *x, struct http_buffer *extra);
 // Moves the response bytes so far to the connection. Returns false if the exchange was abandoned.

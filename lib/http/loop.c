@@ -192,6 +192,8 @@ static bool close_idle(struct http_loop *loop)
 static const char *admit(struct http_loop *loop, const struct in6_addr *address, bool proxied)
 {
     struct http_server *server = loop->server;
+    if (!proxied && address_counts_is_barred(server->addresses, address, loop->now_us))
+        return "connections of the client's address broke limits again and again";
     if (!proxied && !address_counts_add(server->addresses, address))
         return "the client's address has its maximum of connections";
     if (atomic_fetch_add(&server->connections, 1) < server->o.max_connections || close_idle(loop)) return NULL;

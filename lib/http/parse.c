@@ -139,6 +139,7 @@ static int parse_target(struct reader *r, const char *at, const char *end)
         return refuse(r, 400, "the path contains a '%' that is not followed by the two hex digits of a character");
     if (query && !query_is_sound(query, end))
         return refuse(r, 400, "the query contains a '%' that is not followed by the two hex digits of a character");
+    r->head->query = add_text(r, query ? query + 1 : end, query ? (size_t)(end - query - 1) : 0);
     return 0;
 }
 

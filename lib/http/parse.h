@@ -33,7 +33,8 @@ enum http_parse http_scan_head(struct http_scan *scan, const char *bytes, size_t
 // Texts are offsets into the array of texts that http_parse_head wrote; each text ends with a NUL.
 struct http_head {
     size_t method;
-    size_t path;      // decoded, without the query, which is checked and dropped, and without a slash at its end
+    size_t path;      // decoded, without the query, and without a slash at its end
+    size_t query;     // checked, but not decoded
     size_t fields;    // pairs of a name and a value; an empty name ends them
     size_t text_size; // size of all texts
     bool http_1_0;

@@ -210,7 +210,7 @@ bool http_site_preflight(const struct http_site *site, const struct http_head *h
     const char *headers = field(head, texts, "access-control-request-headers");
     if (!origin || strcmp(texts + head->method, "OPTIONS") != 0 || !origin_is_allowed(site, origin)) return false;
     if (!field(head, texts, "access-control-request-method")) return false;
-    add_line(lines, "Access-Control-Allow-Methods", "GET, HEAD, POST");
+    add_line(lines, "Access-Control-Allow-Methods", "GET, HEAD, POST, DELETE");
     if (headers) add_line(lines, "Access-Control-Allow-Headers", headers);
     add_line(lines, "Access-Control-Max-Age", "7200"); // the longest time that Chromium keeps an answer
     if (field(head, texts, "access-control-request-private-network"))

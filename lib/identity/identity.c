@@ -389,6 +389,22 @@ static struct principal *find(struct identity *identity, const char *key, size_t
     return p;
 }
 
+enum status identity_find(struct identity *identity, const char *key_id, const char *tenant,
+                          struct principal **principal_p)
+{
+    struct principal *found = NULL;
+    reload_if_changed(identity, RELOAD_US);
+    pthread_mutex_lock(&identity->mutex);
+    for (size_t i = 0; i < identity->ring.n_slots && !found; i++) {
+        struct principal *p = identity->ring.slots[i];
+        if (p && strcmp(p->key.id, key_id) == 0 && strcmp(p->key.tenant, tenant) == 0) found = principal_ref(p);
+    }
+    pthread_mutex_unlock(&identity->mutex);
+    if (!found) return status_fail(STATUS_UNAUTHENTICATED, "the API key '%.64s' no longer exists", key_id);
+    *principal_p = found;
+    return STATUS_OK;
+}
+
 enum status identity_authenticate_key(struct identity *identity, const char *key, struct principal **principal_p)
 {
     size_t size = key ? strlen(key) : 0;

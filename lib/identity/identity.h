@@ -30,6 +30,11 @@ void identity_reload(struct identity *identity);
 enum status identity_authenticate(struct identity *identity, const char *authorization, struct principal **principal_p);
 enum status identity_authenticate_key(struct identity *identity, const char *key, struct principal **principal_p);
 
+// Finds the principal of the key with this id and tenant, for work that outlives the client's connection. Returns
+// UNAUTHENTICATED if the file no longer has the key.
+enum status identity_find(struct identity *identity, const char *key_id, const char *tenant,
+                          struct principal **principal_p);
+
 struct principal *principal_ref(struct principal *p); // returns `p`; NULL is allowed here and in the next function
 void principal_unref(struct principal *p);
 const char *principal_key_id(const struct principal *p); // valid while the principal is referenced

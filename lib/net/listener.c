@@ -95,8 +95,9 @@ static void waiting_add(struct net_listener *l, int fd, const struct sockaddr_in
         l->oldest = w;
     l->newest = w;
     l->n_waiting++;
+    bool proxied = net_sockets_trust(l->connections, &w->address.sin6_addr);
     if (l->handshakes)
-        handshake_start(l->handshakes, &w->handshake, fd, &w->address.sin6_addr);
+        handshake_start(l->handshakes, &w->handshake, fd, proxied ? NULL : &w->address.sin6_addr);
     else
         waiting_watch(l, w);
 }
@@ -254,8 +255,12 @@ static bool place_make(struct net_listener *l)
 // Returns true if the address may have one more connection.
 static bool address_admit(struct net_listener *l, const struct in6_addr *address)
 {
-    if (net_sockets_count_connection(l->connections, address)) return true;
-    refused_log(l, "the client's address has its maximum of connections");
+    if (net_sockets_bar(l->connections, address, l->now_us))
+        refused_log(l, "connections of the client's address broke limits again and again");
+    else if (net_sockets_count_connection(l->connections, address))
+        return true;
+    else
+        refused_log(l, "the client's address has its maximum of connections");
     return false;
 }
 

@@ -146,8 +146,11 @@ static void socket_end(struct net_socket *s)
     pthread_mutex_unlock(&s->mutex);
 }
 
-static void socket_log(struct net_socket *s, const char *reason)
+// Records that the connection ends because it broke a limit.
+static void socket_blame(struct net_socket *s, const char *reason)
 {
+    if (!net_sockets_trust(s->sockets, &s->address))
+        address_counts_offend(s->sockets->addresses, &s->address, clock_now_us());
     log_event_limited(LOG_WARN, "grpc_connection_ended", LOG_FIELD("peer", (const char *)s->peer),
                       LOG_FIELD("port", s->sockets->options.port), LOG_FIELD("reason", reason));
 }
@@ -155,7 +158,7 @@ static void socket_log(struct net_socket *s, const char *reason)
 static void socket_refuse(struct net_socket *s, const char *reason)
 {
     if (atomic_load(&s->ended)) return;
-    socket_log(s, reason);
+    socket_blame(s, reason);
     socket_end(s);
 }
 
@@ -262,7 +265,7 @@ ssize_t net_socket_receive(struct net_socket *s, struct msghdr *m, int flags)
     await_sender(s, (size_t)n);
     enum frames_found found = frames_of_message(s, m, (size_t)n);
     if (found != FRAMES_OK) {
-        socket_log(s, frames_found_name(found));
+        socket_blame(s, frames_found_name(found));
         goodbye_send(s, found);
         socket_end(s);
         return fail_with(ECONNRESET);
@@ -426,14 +429,24 @@ int net_sockets_count(struct net_sockets *sockets)
     return n;
 }
 
+bool net_sockets_trust(const struct net_sockets *sockets, const struct in6_addr *address)
+{
+    return networks_have(&sockets->options.proxies, address);
+}
+
+bool net_sockets_bar(struct net_sockets *sockets, const struct in6_addr *address, int64_t now_us)
+{
+    return address_counts_is_barred(sockets->addresses, address, now_us);
+}
+
 bool net_sockets_count_connection(struct net_sockets *sockets, const struct in6_addr *address)
 {
-    return networks_have(&sockets->options.proxies, address) || address_counts_add(sockets->addresses, address);
+    return net_sockets_trust(sockets, address) || address_counts_add(sockets->addresses, address);
 }
 
 void net_sockets_drop_connection(struct net_sockets *sockets, const struct in6_addr *address)
 {
-    if (!networks_have(&sockets->options.proxies, address)) address_counts_remove(sockets->addresses, address);
+    if (!net_sockets_trust(sockets, address)) address_counts_remove(sockets->addresses, address);
 }
 
 bool net_sockets_count_call(struct net_sockets *sockets, const struct in6_addr *client)

@@ -34,6 +34,9 @@ struct net_sockets_options {
 struct net_sockets *net_sockets_create(const struct net_sockets_options *options);
 void net_sockets_unref(struct net_sockets *sockets); // NULL is allowed
 int net_sockets_count(struct net_sockets *sockets);
+bool net_sockets_trust(const struct net_sockets *sockets, const struct in6_addr *address); // a trusted proxy
+// Returns true if the address gets no new connection for now, because its connections broke limits again and again.
+bool net_sockets_bar(struct net_sockets *sockets, const struct in6_addr *address, int64_t now_us);
 // Counts a connection, for its address. Returns false if the address has the maximum. Connections of trusted proxies do
 // not count, but each of their calls.
 bool net_sockets_count_connection(struct net_sockets *sockets, const struct in6_addr *address);

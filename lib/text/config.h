@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "lib/base/status.h"
+#include "lib/text/rope_config.h"
 
 enum { MODEL_MAX_EOS = 16 };
 
@@ -18,21 +19,18 @@ struct model_config {
     int n_heads, n_kv_heads;
     int head_size;
     int vocab_size;
-    int max_context; // max_position_embeddings, or the sliding window if shorter
+    int max_context; // of max_position_embeddings and RoPE scaling, or the sliding window if shorter
     float norm_epsilon;
     bool tied_embeddings;
-    bool qkv_bias; // Qwen2, or attention_bias is true
-    bool o_bias;   // attention_bias is true
-    bool qk_norm;  // Qwen3
-    bool fp8;      // quantization_config: matrices are stored in FP8 with scales
+    bool qkv_bias;          // Qwen2, or attention_bias is true
+    bool o_bias;            // attention_bias is true
+    bool qk_norm;           // Qwen3
+    bool fused_projections; // Phi-3: q, k and v are one matrix, and gate and up are one
+    bool fp8;               // quantization_config: matrices are stored in FP8 with scales
     // numbers of matrices that are not in FP8, over all layers (a layer has 4 attention and 3 MLP matrices)
     int fp8_excluded_attention, fp8_excluded_mlp;
     int fp8_block; // rows and columns of a block with a scale; 0: scales per output or matrix
-    double rope_theta;
-    bool rope_llama3;   // rope type llama3
-    double rope_factor; // for rope types llama3 and linear; 0: frequencies are not scaled
-    double rope_low_freq_factor, rope_high_freq_factor; // for rope type llama3
-    int rope_original_context;
+    struct rope_config rope;
     int sliding_window; // 0: no window. Attention is never windowed: max_context is limited instead
     int bos_id;         // -1: no BOS. generation_config.json overrides config.json
     // End tokens: the union of both files. Hugging Face uses only the ids of generation_config.json, but a missing id
@@ -44,9 +42,6 @@ struct model_config {
 // absent or null key means the same as in Hugging Face. Returns STATUS_NOT_FOUND, STATUS_DATA or STATUS_UNSUPPORTED,
 // with the file, the key and the allowed values.
 enum status model_config_read(const char *dir, struct model_config *config);
-
-// Computes the RoPE frequencies inv_freq [head_size/2] in radians per position, with scaling applied.
-void model_config_inv_freq(const struct model_config *config, float *inv_freq);
 
 // Returns the text that an error message adds after the value of max_context. The text names sliding_window if that key
 // limits the context, else it is "".

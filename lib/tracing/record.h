@@ -75,7 +75,7 @@ struct trace_record {
     int64_t first_token_us;     // time since start_us; 0: no token
     const char *prefill;        // "speculated", "whole"; NULL if not decided
     const char *skip;           // why the prompt is prefilled whole, or NULL
-    char prefill_limit[64];     // rules that changed the prefill options, as in answers; "": none
+    char prefill_limit[80];     // rules that changed the prefill options, as in answers; "": none
     struct trace_usage usage;
     struct trace_request request;
 };

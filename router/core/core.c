@@ -16,6 +16,7 @@
 #include "router/core/request_selection.h"
 #include "router/core/requests.h"
 #include "router/core/score_plan.h"
+#include "router/core/shadow_run.h"
 
 struct core *core_create(const struct core_options *options, const struct core_ops *ops)
 {
@@ -47,6 +48,7 @@ struct core *core_create(const struct core_options *options, const struct core_o
     c->ledger.vocab_size = c->options.vocab_size;
     tenant_accounts_init(&c->ledger.tenants, key);
     core_measures_init(&c->ledger.measures);
+    shadows_init(&c->shadows, &options->shadow);
     return c;
 }
 
@@ -69,6 +71,7 @@ static void cancel_all(struct core *c, const struct request_list *list)
 void core_free(struct core *c)
 {
     if (!c) return;
+    c->shadows.drains = true;
     // No cancels are sent to nodes: the streams end next, and the nodes' work ends with the streams.
     for (struct core_node *node = core_first_node(c); node; node = core_node_next(node))
         core_drafting_node_gone(node);
@@ -86,6 +89,7 @@ void core_free(struct core *c)
         prefix_index_free(c->view.prefixes[role]);
         node_index_fini(&c->nodes[role]);
     }
+    shadows_fini(&c->shadows);
     selection_cache_free(c->selections);
     request_timers_fini(&c->timers);
     request_table_fini(&c->table);
@@ -132,6 +136,7 @@ static void request_follow(struct core *c, struct request *r, const struct score
 void core_submit(struct core *c, struct request *r, int64_t now_us)
 {
     if (r->state == REQUEST_RECEIVED) request_set_state(r, REQUEST_TOKENISED);
+    shadows_make_room(c, 1, now_us); // before the wait of the request is predicted
     ledger_arrived(&c->ledger, r);
     admission_reduce_output(c, r, now_us);
     enum status status = admission_check(c, r, now_us);
@@ -207,7 +212,10 @@ void core_tick(struct core *c, int64_t now_us)
     expire_requests(c, now_us);
     core_health_check(c, now_us);
     core_drafting_flush(c);
+    shadows_make_room(c, 0, now_us);
+    uint64_t last_bin = c->last_bin;
     core_dispatch(c, now_us);
+    shadows_tick(c, c->last_bin == last_bin, now_us);
     update_speeds(c, now_us);
 }
 
@@ -215,7 +223,8 @@ int64_t core_next_deadline_us(const struct core *c)
 {
     const struct request *r = request_timers_first(&c->timers);
     if (core_dispatch_is_pending(c)) return c->view.now_us;
-    int64_t next_us = r ? r->links.timer_us : INT64_MAX;
+    int64_t next_us = shadows_next_us(c);
+    if (r && r->links.timer_us < next_us) next_us = r->links.timer_us;
     int64_t listen_us = c->view.now_us + c->options.heartbeat_us; // see core_nodes_check_silence()
     if (c->view.nodes && listen_us < next_us) next_us = listen_us;
     return c->silence_us < next_us ? c->silence_us : next_us;

@@ -21,6 +21,7 @@
 
 #include "router/core/node_gpus.h"
 #include "router/core/request.h"
+#include "router/core/shadow.h"
 #include "router/sched/tenant_queue.h"
 #include "router/sched/view.h"
 
@@ -126,6 +127,7 @@ struct core_options {
     uint64_t tokenizer_fingerprint;
     uint64_t model_fingerprints[NODE_ROLES]; // the only model accepted for the role; 0: any model
     int vocab_size;
+    struct shadow_options shadow;
     struct hash_key hash_key;  // key of hashes of clients' data; zeros: random. A simulation sets it to repeat a run
     int64_t (*clock_us)(void); // clock that measures the planning time, for metrics only; NULL: not measured
 };
@@ -244,6 +246,11 @@ bool core_idle(const struct core *c);
 void core_release_nodes(struct core *c, int64_t now_us);
 
 // --- status
+struct core_load {
+    int requests, background; // all requests; those in the background
+    int places;               // sequences that the worker groups can run at one time
+};
+struct core_load core_get_load(const struct core *c);
 struct node_status {
     struct node_hello hello;
     const char *state; // see core_health_state()
@@ -282,6 +289,20 @@ struct class_status {
     int max_requests;
     int64_t max_tokens;
 };
+// The agreement of the answers of a tenant (agreement.h).
+struct tenant_agreement {
+    char *tenant; // owned
+    struct agreement_counts counts;
+    struct agreement_state windows[AGREEMENT_WINDOWS]; // [n_windows]
+    int n_windows;
+};
+struct shadow_status {
+    bool on;     // a share of the pruned requests gets shadows
+    int waiting; // shadows that wait for an idle worker group
+    struct shadow_totals totals;
+    struct tenant_agreement *tenants; // [n_tenants] owned by the status
+    int n_tenants;
+};
 struct core_status {
     bool ready, draining;
     int waiting, running;
@@ -294,6 +315,7 @@ struct core_status {
     const char *calibration_problem; // see core_calibration_problem(); NULL: no problem
     int n_nodes;
     struct node_status *nodes; // owned by the status
+    struct shadow_status shadow;
 };
 void core_get_status(const struct core *c, struct core_status *status);
 void core_status_fini(struct core_status *status);

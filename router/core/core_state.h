@@ -9,6 +9,7 @@
 #include "router/core/recent_bins.h"
 #include "router/core/request_table.h"
 #include "router/core/selection_cache.h"
+#include "router/core/shadow.h"
 #include "router/sched/node_index.h"
 #include "router/sched/waiting_set.h"
 
@@ -60,6 +61,7 @@ struct core {
     uint64_t scorer; // nodes.c; the scorer (node.h) that all speculators have; 0: they differ, or none is attached
 
     struct core_health health;  // health.c
+    struct shadows shadows;     // shadow.c, shadow_run.c
     int open_nodes[NODE_ROLES]; // nodes.c; number of attached nodes that neither drain nor are ejected
     int64_t silence_us;         // nodes.c; earliest time at which a node can have been silent for too long
     // nodes.c; the calibration that all attached speculators have. fingerprint 0: they have none, or different ones.

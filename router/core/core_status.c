@@ -40,12 +40,39 @@ static struct node_status node_status_of(const struct core_node *node)
     };
 }
 
+struct core_load core_get_load(const struct core *c)
+{
+    struct core_load load = {.requests = core_waiting_requests(c) + c->ledger.running,
+                             .background = c->ledger.background};
+    for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node))
+        if (node->hello.role == NODE_WORKER && !node->sched.draining) load.places += node->sched.limits.max_seqs;
+    return load;
+}
+
 static struct bin_totals bin_totals_of(const struct core *c, enum node_role role)
 {
     struct bin_totals totals = c->ledger.bins[role];
     totals.plans = c->nodes[role].plans;
     totals.node_visits = c->nodes[role].visits;
     return totals;
+}
+
+static struct shadow_status shadow_status_of(const struct shadows *shadows)
+{
+    const struct agreement_table *table = &shadows->agreement;
+    struct shadow_status status = {.on = shadows->options.share > 0,
+                                   .waiting = shadows->n - shadows->n_running,
+                                   .totals = shadows->totals,
+                                   .n_tenants = table->n_tenants};
+    status.tenants = mem_alloc_array((size_t)table->n_tenants, sizeof *status.tenants);
+    for (int i = 0; i < table->n_tenants; i++) {
+        const struct agreement_tenant *from = &table->tenants[i];
+        struct tenant_agreement *to = &status.tenants[i];
+        *to = (struct tenant_agreement){.tenant = mem_string(from->name), .counts = from->counts};
+        for (to->n_windows = 0; to->n_windows < from->n_windows; to->n_windows++)
+            to->windows[to->n_windows] = from->windows[to->n_windows]->state;
+    }
+    return status;
 }
 
 void core_get_status(const struct core *c, struct core_status *status)
@@ -79,6 +106,7 @@ void core_get_status(const struct core *c, struct core_status *status)
     int i = status->n_nodes; // the list begins with the node attached last
     for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node))
         status->nodes[--i] = node_status_of(node);
+    status->shadow = shadow_status_of(&c->shadows);
 }
 
 void core_status_fini(struct core_status *status)
@@ -86,4 +114,8 @@ void core_status_fini(struct core_status *status)
     free(status->nodes);
     status->nodes = NULL;
     status->n_nodes = 0;
+    for (int i = 0; i < status->shadow.n_tenants; i++)
+        free(status->shadow.tenants[i].tenant);
+    free(status->shadow.tenants);
+    status->shadow = (struct shadow_status){.n_tenants = 0};
 }

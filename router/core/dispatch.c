@@ -21,31 +21,49 @@ static void send_bin(struct core *c, struct core_node *node, uint64_t bin, struc
     }
 }
 
-static void plan_apply(struct core *c, struct waiting_set *set, struct core_node *node, const struct bin_plan *plan,
-                       int64_t now_us)
+// Sends the plan's requests, which are in no waiting set, as the bin c->last_bin.
+static void bin_dispatch(struct core *c, struct core_node *node, const struct bin_plan *plan, uint64_t scan_cost,
+                         int64_t now_us)
 {
+    enum node_role role = node->sched.role;
     struct core_bin *bin = mem_alloc(sizeof *bin);
     struct request **requests = mem_alloc_array((size_t)plan->n, sizeof(struct request *));
-    uint64_t number = bin->id = ++c->last_bin, scan_cost = plan->scan_cost;
-    if (node->sched.tails)
-        scan_cost += (uint64_t)prefix_tails_update(node->sched.tails, set, number, plan->requests, plan->n);
-    waiting_set_commit(set);
+    uint64_t number = bin->id = c->last_bin;
     for (int i = 0; i < plan->n; i++) {
         requests[i] = request_of(plan->requests[i]);
         request_stage_dispatched(requests[i], node, plan);
         core_request_place(c, requests[i], node, bin, now_us);
     }
     ledger_bin_sent(&c->ledger, &c->view, node, bin, plan->rows, plan->uncached_rows);
-    recent_bins_add(&c->recent[set->role], node, number, plan->rows, requests, plan->n, now_us);
-    ledger_scanned(&c->ledger, set->role, scan_cost);
+    recent_bins_add(&c->recent[role], node, number, plan->rows, requests, plan->n, now_us);
+    ledger_scanned(&c->ledger, role, scan_cost);
     log_event(LOG_DEBUG, "bin_dispatched", LOG_FIELD("bin", number), LOG_FIELD("node", node->hello.node_id),
               LOG_FIELD("requests", plan->n), LOG_FIELD("rows", plan->rows),
               LOG_FIELD("token_budget", node->hello.token_budget), LOG_FIELD("overdue", plan->overdue),
-              LOG_FIELD("waiting", waiting_set_count(set)));
+              LOG_FIELD("waiting", waiting_set_count(&c->waiting[role])));
     send_bin(c, node, number, requests, plan->n);
     for (int i = 0; i < plan->n; i++)
         core_request_dispatched(c, requests[i], now_us);
     free(requests);
+}
+
+static void plan_apply(struct core *c, struct waiting_set *set, struct core_node *node, const struct bin_plan *plan,
+                       int64_t now_us)
+{
+    uint64_t number = ++c->last_bin, scan_cost = plan->scan_cost;
+    if (node->sched.tails)
+        scan_cost += (uint64_t)prefix_tails_update(node->sched.tails, set, number, plan->requests, plan->n);
+    waiting_set_commit(set);
+    bin_dispatch(c, node, plan, scan_cost, now_us);
+}
+
+void core_dispatch_alone(struct core *c, struct request *r, struct core_node *node, int64_t now_us)
+{
+    struct sched_request *only = &r->sched;
+    int rows = sched_request_rows(only);
+    const struct bin_plan plan = {.requests = &only, .n = 1, .rows = rows, .uncached_rows = rows};
+    c->last_bin++;
+    bin_dispatch(c, node, &plan, 1, now_us);
 }
 
 static int64_t blocks_of(const struct sched_node *node, const struct bin_plan *plan)

@@ -4,5 +4,7 @@
 
 #include "router/core/core_state.h"
 
-void core_dispatch(struct core *c, int64_t now_us);  // the work of one tick
+void core_dispatch(struct core *c, int64_t now_us); // the work of one tick
+// Sends a READY request that waits in no waiting set to the node, in a bin of its own.
+void core_dispatch_alone(struct core *c, struct request *r, struct core_node *node, int64_t now_us);
 bool core_dispatch_is_pending(const struct core *c); // true: the next tick has to go on dispatching

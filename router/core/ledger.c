@@ -32,6 +32,7 @@ int64_t ledger_waiting_tokens(const struct ledger *ledger)
 static void waiting_add(struct ledger *ledger, const struct request *r, int sign)
 {
     struct class_count *count = &ledger->waiting[ledger_class_of(r->spec.priority)];
+    ledger->background += r->spec.background ? sign : 0;
     int64_t tokens = sign * request_queue_tokens(r);
     count->requests += sign;
     count->tokens += tokens;
@@ -64,7 +65,7 @@ void ledger_admitted(struct ledger *ledger, struct request *r, const char *tenan
 {
     r->account.tenant = tenant_accounts_acquire(&ledger->tenants, tenant);
     waiting_add(ledger, r, 1);
-    ledger->totals.prompt_tokens += (uint64_t)r->spec.n_tokens;
+    if (!r->shadow) ledger->totals.prompt_tokens += (uint64_t)r->spec.n_tokens;
 }
 
 // --- time
@@ -173,6 +174,16 @@ static void long_prompt_count(struct node_account *in, const struct request_acco
     in->long_attention_pairs += sign * a->attention_pairs;
 }
 
+// Counts the request in the bin and in the work of its node, until work_uncount().
+static void work_count(struct core_bin *bin, struct node_account *in, const struct request_account *a)
+{
+    bin->open_fitting += !a->is_long;
+    in->requests_in_bins++;
+    in->bin_tokens += a->rows;
+    in->bin_attention_pairs += a->attention_pairs;
+    if (a->is_long) long_prompt_count(in, a, 1);
+}
+
 void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *node, struct core_bin *bin)
 {
     struct node_account *in = &node->sched.account;
@@ -184,13 +195,10 @@ void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *n
     a->bin_id = bin->id;
     a->rows = computed;
     a->attention_pairs = cost_pairs(computed, rows - computed);
-    a->is_long = computed > sched_node_pass_rows(&node->sched);
+    a->is_background = r->spec.background;
+    a->is_long = computed > sched_node_pass_rows(&node->sched) && !a->is_background;
     bin->open++;
-    bin->open_fitting += !a->is_long;
-    in->requests_in_bins++;
-    in->bin_tokens += a->rows;
-    in->bin_attention_pairs += a->attention_pairs;
-    if (a->is_long) long_prompt_count(in, a, 1);
+    if (!a->is_background) work_count(bin, in, a);
     hold_blocks(r);
     in->running_alone += r->sched.runs_alone;
     request_list_append(&in->requests, &r->sched);
@@ -200,6 +208,7 @@ void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *n
     if (!on_worker(r)) return;
     r->sched.tenant_queue->slots++;
     ledger->running++;
+    ledger->background += r->spec.background;
     waiting_add(ledger, r, -1);
 }
 
@@ -227,21 +236,25 @@ void ledger_scanned(struct ledger *ledger, enum node_role role, uint64_t scan_co
     ledger->bins[role].scan_cost += scan_cost;
 }
 
+static void work_uncount(struct core_bin *bin, struct node_account *in, const struct request_account *a)
+{
+    in->requests_in_bins--;
+    in->bin_tokens -= a->rows;
+    in->bin_attention_pairs -= a->attention_pairs;
+    if (a->is_long) {
+        long_prompt_count(in, a, -1);
+    } else if (--bin->open_fitting == 0) {
+        in->bins--;
+    }
+}
+
 // Notes that the bin does not wait for the request any more. Frees the bin when it waits for no request.
 static void bin_settled(struct request *r)
 {
     struct core_bin *bin = r->account.bin;
     if (!bin) return;
-    struct node_account *in = &r->account.node->sched.account;
-    in->requests_in_bins--;
-    in->bin_tokens -= r->account.rows;
-    in->bin_attention_pairs -= r->account.attention_pairs;
     r->account.bin = NULL;
-    if (r->account.is_long) {
-        long_prompt_count(in, &r->account, -1);
-    } else if (--bin->open_fitting == 0) {
-        in->bins--;
-    }
+    if (!r->account.is_background) work_uncount(bin, &r->account.node->sched.account, &r->account);
     if (--bin->open == 0) free(bin);
     node_index_note_change(&r->account.node->sched);
 }
@@ -257,6 +270,7 @@ void ledger_left_node(struct ledger *ledger, struct request *r)
         set_share(r, 0);
         r->sched.tenant_queue->slots--;
         ledger->running--;
+        ledger->background -= r->spec.background;
         waiting_add(ledger, r, 1);
     }
     request_list_remove(&r->sched);
@@ -417,6 +431,7 @@ void ledger_draft_verified(struct ledger *ledger, struct request *r, const struc
     int accepted = clamp_count(result->draft_accepted_tokens, verified < n_used ? verified : n_used);
     r->usage.draft_tokens = clamp_count(r->usage.draft_tokens + verified, INT_MAX / 2);
     r->usage.draft_accepted_tokens += accepted;
+    if (r->shadow) return;
     ledger->totals.draft_tokens += (uint64_t)verified;
     ledger->totals.draft_accepted_tokens += (uint64_t)accepted;
 }
@@ -440,7 +455,7 @@ void ledger_tokens_received(struct ledger *ledger, struct request *r, int n, int
     ledger_charge_time(r, now_us);
     if (r->usage.completion_tokens == 0 && !r->spec.sampling.no_output) {
         r->timing.ttft_us = now_us - r->spec.arrived_us;
-        first_token_measure(&ledger->measures, r);
+        if (!r->shadow) first_token_measure(&ledger->measures, r);
     }
     r->usage.completion_tokens += n;
     r->account.losses = 0;
@@ -465,7 +480,7 @@ static double output_tokens(const struct ledger *ledger, const struct request *r
 
 static void output_charge(struct request *r, double tokens)
 {
-    tenant_queue_charge(r->sched.tenant_queue, OUTPUT_WEIGHT * tokens);
+    if (!r->shadow) tenant_queue_charge(r->sched.tenant_queue, OUTPUT_WEIGHT * tokens);
     r->account.output_tokens += tokens;
 }
 
@@ -487,8 +502,8 @@ static void tokens_measure(struct request *r, int n_used)
 void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_used)
 {
     r->usage.completion_tokens -= n - n_used;
-    tokens_measure(r, n_used);
-    ledger->totals.completion_tokens += (uint64_t)n_used;
+    if (!r->shadow) tokens_measure(r, n_used);
+    if (!r->shadow) ledger->totals.completion_tokens += (uint64_t)n_used;
     output_charge(r, output_tokens(ledger, r, n_used));
     r->account.node->measures->counts.tokens_out += (uint64_t)n;
 }
@@ -531,6 +546,7 @@ void ledger_ended(struct ledger *ledger, struct request *r, enum finish_reason r
     tenant_accounts_release(&ledger->tenants, r->account.tenant);
     r->account.tenant = NULL;
     r->timing.total_us = now_us - r->spec.arrived_us;
+    if (r->shadow) return;
     if (done && !r->usage.completion_tokens && !r->spec.score_only) r->timing.ttft_us = r->timing.total_us;
     if (done) ledger->totals.done++;
     if (reason == FINISH_REASON_CANCELLED) ledger->totals.cancelled++;

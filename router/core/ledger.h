@@ -10,7 +10,8 @@
 //                  rows when it picks them)
 //
 // Each function books one step in the life of a request in all accounts that the step affects, so the accounts cannot
-// disagree. Decides nothing, calls no callback. One thread.
+// disagree. A shadow (shadow.h) is booked on its node only, and counts in no total, measure or tenant's counter.
+// Decides nothing, calls no callback. One thread.
 #pragma once
 
 #include "router/core/node.h"
@@ -31,6 +32,7 @@ struct pool_counts {
 struct ledger {
     int vocab_size;
     int running;                               // requests on worker groups
+    int background;                            // background requests, on worker groups or waiting
     struct class_count waiting[QUEUE_CLASSES]; // requests on no worker group
     struct core_totals totals;
     struct bin_totals bins[NODE_ROLES];

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
@@ -27,6 +28,7 @@ static const char *const skip_names[SKIP_COUNT] = {
     [SKIP_NO_NODE] = "no_node",
     [SKIP_UNCALIBRATED] = "uncalibrated",
     [SKIP_UNSURE] = "unsure",
+    [SKIP_FALLBACK] = "fallback",
     [SKIP_TOO_LONG] = "too_long",
     [SKIP_TIMEOUT] = "timeout",
     [SKIP_LOST] = "lost",
@@ -48,8 +50,9 @@ void request_limit_format(const struct request *r, char text[REQUEST_LIMIT_ROOM]
 {
     char rule[PRUNE_RULE_ROOM];
     prune_rule_format(&r->spec.limited_by, rule);
-    bool drafts = r->spec.drafts_limited;
-    snprintf(text, REQUEST_LIMIT_ROOM, "%s%s%s", rule, *rule && drafts ? "," : "", drafts ? "drafts-off" : "");
+    snprintf(text, REQUEST_LIMIT_ROOM, "%s%s%s", rule, r->spec.drafts_limited ? ",drafts-off" : "",
+             r->skip == SKIP_FALLBACK ? ",shadow-fallback" : "");
+    if (*text == ',') memmove(text, text + 1, strlen(text));
 }
 
 const char *skip_reason_name(enum skip_reason reason)
@@ -139,7 +142,7 @@ void request_copy_spec(const struct request *from, struct request *to)
 int64_t request_queue_tokens(const struct request *r)
 {
     const struct request_spec *spec = &r->spec;
-    size_t token_bytes = sizeof *spec->tokens, bytes = spec->sampling.grammar.text_bytes + spec->stop_bytes;
+    size_t token_bytes = sizeof *spec->tokens, bytes = spec->sampling.grammar.text_bytes + spec->held_bytes;
     for (int t = 0; t < spec->n_turns; t++)
         bytes += (size_t)spec->turns[t].n_pinned * sizeof *spec->turns[t].pinned;
     return spec->n_tokens + (int64_t)((bytes + token_bytes - 1) / token_bytes);
@@ -184,6 +187,15 @@ int request_kept_tokens(const struct request *r)
     for (int k = 0; k < r->n_kept_ranges; k++)
         n += r->kept[k].last - r->kept[k].first + 1;
     return n;
+}
+
+void request_keep_all(struct request *r, enum skip_reason reason)
+{
+    r->skip = reason;
+    r->keep_rate = 1;
+    r->kept = mem_alloc(sizeof *r->kept);
+    r->kept[0] = (struct token_range){0, r->spec.n_tokens - 1};
+    r->n_kept_ranges = 1;
 }
 
 static int range_compare(const void *left, const void *right)

@@ -45,6 +45,7 @@ enum skip_reason {
     SKIP_COST,         // with mode auto: speculation is predicted to bring the first token no sooner
     SKIP_UNCALIBRATED, // a quality is asked for, and the speculators have no calibration for it
     SKIP_UNSURE,       // the prompt was scored, but no keep rate is likely enough to reach the quality
+    SKIP_FALLBACK,     // answers of requests like this one did not agree with the whole prompt (shadow.h)
     // The following reasons count as degraded service (core_totals.degraded).
     SKIP_NO_NODE,  // no speculator takes work: none is attached, or all drain or are ejected
     SKIP_TOO_LONG, // the prompt exceeds the context of every speculator
@@ -71,6 +72,7 @@ const char *finish_reason_name(enum finish_reason reason); // "stop", "length", 
 
 struct request;
 struct request_stage; // request_stages.h
+struct shadow;        // shadow.h
 
 // The receiver of a request's output. It is called on the core's thread and must not block.
 struct request_sink {
@@ -96,6 +98,7 @@ struct request_account {
     uint64_t bin_id;
     struct tenant_account *tenant; // account of the request's tenant, from admission to end
     bool is_long;                  // the request is a long prompt: it has more rows to compute than a pass of the node
+    bool is_background;            // as in request_spec: the node's bins and work do not include the request
     int rows;                      // rows that the node has to compute for the request
     double attention_pairs;        // attention pairs of these rows, see cost.h
     double output_tokens;          // charge for its generated tokens so far, see ledger_output_tokens()
@@ -135,6 +138,7 @@ struct request {
     struct request_sink sink;
     struct request_spec spec;   // the client's prompt and options
     struct trace_record *trace; // borrowed from the sink until sink.done; NULL: the request is not traced
+    struct shadow *shadow;      // the shadow that this request runs for; borrowed; NULL: it is a client's request
     uint64_t score_with;        // number of the choice whose score this request may share (score_sharing.h); 0: none
 
     // Usage, times and place. Only ledger.c writes them.
@@ -161,6 +165,7 @@ struct request {
     int n_prompt_logprobs; // number of log-probabilities of the prompt that were passed on to the client
     int32_t *output;       // [usage.completion_tokens] generated tokens; owned
     int output_capacity;
+    bool ended_by_token;       // true: an end token or a stop token ended the answer, not a stop string or max_tokens
     int64_t score_deadline_us; // while SCORING: time at which the router stops waiting for a score
     // Rows of the conversation until all of them are known; owned. NULL if the request has no earlier turn with rows of
     // its own.
@@ -182,11 +187,12 @@ void request_free(struct request *r);
 // Copies the spec deeply into a request that was just created.
 void request_copy_spec(const struct request *from, struct request *to);
 // Returns the tokens that the request counts for in max_queue_tokens: its prompt tokens, and one token for every 4
-// bytes of its grammar, its stop strings and its turns' pinned ranges. A token also takes 4 bytes, so the bound is a
-// bound of memory. The choices of a prompt share their stop strings. Each choice counts them, because it may be the
+// bytes of its grammar, its stop strings, its texts to compress and its turns' pinned ranges. A token also takes
+// 4 bytes, so the bound is a bound of memory. The choices of a prompt share their stop strings. Each choice counts them, because it may be the
 // last one that holds them.
 int64_t request_queue_tokens(const struct request *r);
-int request_kept_tokens(const struct request *r); // tokens in its kept ranges
+int request_kept_tokens(const struct request *r);                  // tokens in its kept ranges
+void request_keep_all(struct request *r, enum skip_reason reason); // keeps the whole prompt
 // Copies the kept ranges in ascending order, and joins ranges that touch. The caller frees *sorted_p. Returns the
 // number of copied ranges.
 int request_sort_kept(const struct request *r, struct token_range **sorted_p);
@@ -207,8 +213,8 @@ const char *request_deadline_name(const struct request *r); // name of ttft_dead
 const char *request_rate_reason(const struct request *r);
 
 // Writes the rules that changed the request's prefill options, separated by a comma: "never", "keep-at-least:0.5",
-// "drafts-off". Writes "" if none did.
-enum { REQUEST_LIMIT_ROOM = PRUNE_RULE_ROOM + 16 };
+// "drafts-off", "shadow-fallback". Writes "" if none did.
+enum { REQUEST_LIMIT_ROOM = PRUNE_RULE_ROOM + 32 };
 void request_limit_format(const struct request *r, char text[REQUEST_LIMIT_ROOM]);
 
 bool request_may_follow(enum request_state from, enum request_state to);

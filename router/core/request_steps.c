@@ -112,6 +112,7 @@ static void answer_finished(struct core *c, struct request *r, enum finish_reaso
 // Ends the request, because the worker group says that the sequence has ended.
 static void sequence_finished(struct core *c, struct request *r, const struct sequence_result *result, int64_t now_us)
 {
+    r->ended_by_token = result->reason == FINISH_REASON_STOP;
     if (result->reason == FINISH_REASON_STOP || result->reason == FINISH_REASON_LENGTH) {
         answer_finished(c, r, result->reason, false, now_us);
         return;

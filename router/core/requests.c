@@ -181,8 +181,9 @@ void core_request_finish(struct core *c, struct request *r, enum finish_reason r
     waiting_set_release(&r->sched);
     ledger_ended(&c->ledger, r, reason, status, now_us);
     request_set_state(r, end_state(reason));
-    log_end(r, reason, status);
+    if (!r->shadow) log_end(r, reason, status);
     r->sink.done(r->sink.user, r, reason, status, text);
+    if (r->state == REQUEST_DONE) shadow_take(c, r, now_us);
     request_free(r);
 }
 
@@ -237,16 +238,12 @@ void core_request_ready(struct core *c, struct request *r, int64_t now_us)
     request_wait(c, r, false);
 }
 
-static void request_keep_all(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us)
+static void go_on_whole(struct core *c, struct request *r, enum skip_reason reason, int64_t now_us)
 {
     if (r->conversation) core_request_set_prefix(c, r, &(struct token_range){0, r->spec.n_tokens - 1}, 1);
     conversation_free(r->conversation);
     r->conversation = NULL;
-    r->skip = reason;
-    r->keep_rate = 1;
-    r->kept = mem_alloc(sizeof *r->kept);
-    r->kept[0] = (struct token_range){0, r->spec.n_tokens - 1};
-    r->n_kept_ranges = 1;
+    request_keep_all(r, reason);
     core_request_ready(c, r, now_us);
 }
 
@@ -280,7 +277,7 @@ void core_request_unscorable(struct core *c, struct request *r, enum skip_reason
         enum status status = unscorable_status(c, r, reason);
         request_fail(c, r, status, status_message(), now_us);
     } else {
-        request_keep_all(c, r, reason, now_us);
+        go_on_whole(c, r, reason, now_us);
     }
 }
 
@@ -300,6 +297,11 @@ void core_request_lost_at_speculator(struct core *c, struct request *r, int64_t 
 void core_request_replay(struct core *c, struct request *r, enum node_loss loss, int64_t now_us)
 {
     request_leave(c, r, now_us);
+    if (r->shadow) {
+        core_request_finish(c, r, FINISH_REASON_CANCELLED, STATUS_CANCELLED, "its worker group was lost", false,
+                            now_us);
+        return;
+    }
     request_set_state(r, REQUEST_READY);
     ledger_replayed(&c->ledger, r, loss);
     // There are tokens left to generate, because core_request_step() ends a request with its last token.

@@ -13,11 +13,14 @@
 //   system_turns.c    finds out whether the chat template renders system turns anywhere
 //   content_tokens.c  finds the tokens of a chat answer that are content
 //   client_rules.c    finds the operator's rules for the requests of a client
+//   compression.c     compresses the texts of a request by the importance of their tokens
+//   compress_choice.c chooses the parts of these texts that are kept
+//   compress_job.c    finishes compressions on the intake pool
 //   answer.c          keeps the running requests of a client and the text of their answers
-//   wire_request.c    converts GenerateRequest and ScoreRequest to requests of the core
-//   wire_response.c   sends chunks, completions and scores to a client
+//   wire_request.c    converts GenerateRequest, ScoreRequest and CompressRequest to requests of the core
+//   wire_response.c   sends chunks, completions, scores and compressions to a client
 //   reply.c           sends on a client's call: limits unread bytes, sends errors
-//   grpc_inference.c  Generate, GenerateMany, Abort, Score
+//   grpc_inference.c  Generate, GenerateMany, Abort, Score, Compress
 //   grpc_info.c       Tokenize, Detokenize, GetModelInfo, GetClusterInfo
 //   grpc_drain.c      DrainNode
 //   kserve_tensors.c  reads input tensors of KServe's protocol
@@ -53,6 +56,11 @@
 // Counts the requests that were refused before the core saw them.
 struct refusals {
     atomic_ullong counts[STATUS_COUNT]; // by status
+};
+
+// Sums over all compressions that were sent.
+struct compressed {
+    atomic_ullong requests, tokens_before, tokens_after;
 };
 
 // The memory of all whole (not streamed) answers: the router collects each of them until its end.
@@ -92,13 +100,14 @@ struct front {
     atomic_bool draining;                         // new prompts are refused
     // the clients' server; atomic; NULL until it is open, while the core's thread may already run
     struct rpc_server *server;
-    bool ready;                   // the core could serve a request; core's thread only
-    struct whole_answers whole;   // core's thread only
-    atomic_size_t aborts_waiting; // bytes charged for the Aborts that wait for the core's thread
-    atomic_bool serving;          // a new request would be served: `ready` and not `draining`
-    bool metrics_open;            // GET /metrics needs no API key
-    struct tracer *tracer;        // NULL: requests are not traced
-    struct refusals *refusals;    // any thread; NULL: they are not counted
+    bool ready;                    // the core could serve a request; core's thread only
+    struct whole_answers whole;    // core's thread only
+    atomic_size_t aborts_waiting;  // bytes charged for the Aborts that wait for the core's thread
+    atomic_bool serving;           // a new request would be served: `ready` and not `draining`
+    bool metrics_open;             // GET /metrics needs no API key
+    struct tracer *tracer;         // NULL: requests are not traced
+    struct refusals *refusals;     // any thread; NULL: they are not counted
+    struct compressed *compressed; // any thread; NULL: they are not counted
 };
 
 static inline void front_refused(const struct front *front, enum status status)
@@ -106,7 +115,8 @@ static inline void front_refused(const struct front *front, enum status status)
     if (front->refusals) atomic_fetch_add_explicit(&front->refusals->counts[status], 1, memory_order_relaxed);
 }
 
-extern const struct rpc_method front_generate, front_generate_many, front_abort, front_score;          // grpc_inference
+// grpc_inference
+extern const struct rpc_method front_generate, front_generate_many, front_abort, front_score, front_compress;
 extern const struct rpc_method front_tokenize, front_detokenize, front_model_info, front_cluster_info; // grpc_info
 extern const struct rpc_method front_drain_node;                                                       // grpc_drain
 extern const struct rpc_method front_model_infer, front_model_stream_infer;                            // grpc_kserve

@@ -14,16 +14,27 @@ struct process_metrics {   // this process; 0 for values that the system does no
 };
 void process_metrics_read(struct process_metrics *process); // any thread
 
+enum { METRICS_BATCH_STATES = 8 };
+struct batch_metrics { // zeros without --batch-dir
+    int64_t files, bytes, in_flight;
+    int64_t batches[METRICS_BATCH_STATES]; // by enum batch_state
+    uint64_t completed, failed, retried;   // requests
+};
+
 struct metrics_snapshot {
     struct core_metrics core;
     struct process_metrics process;
     const char *model_name;         // borrowed
     uint64_t refused[STATUS_COUNT]; // requests refused before the core saw them
-    int64_t event_backlog;          // events waiting for the core's thread
-    int64_t tokenise_waiting;       // messages waiting to be tokenised
-    uint64_t log_lines_dropped;     // by this process
+    struct compression_counts {
+        uint64_t requests, tokens_before, tokens_after;
+    } compressed;
+    int64_t event_backlog;      // events waiting for the core's thread
+    int64_t tokenise_waiting;   // messages waiting to be tokenised
+    uint64_t log_lines_dropped; // by this process
     struct peer_budget peers[PEER_CLASSES];
     struct http_server_status http;
+    struct batch_metrics batch;
     struct trace_counts trace; // zeros if requests are not traced
 };
 

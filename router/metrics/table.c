@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every metric of the router. If vLLM has the same metric, name and meaning are vLLM's (docs/metrics.md). Each label
-// takes few values: names of this program, and ids of nodes, which are bounded (NODES_GONE_MAX). No label has a value
-// that a client sends.
+// takes few values: names of this program, ids of nodes, which are bounded (NODES_GONE_MAX), and tenants, of which the
+// first AGREEMENT_TENANTS have their own series. No other label has a value that a client sends.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -474,6 +474,79 @@ static void write_spans_dropped(struct exposition *e, const struct metric *metri
     }
 }
 
+// --- shadows. A tenant is a tenant whose answers were compared; without shadows there is none.
+
+static void write_shadow_drops(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int drop = 0; drop < SHADOW_DROPS; drop++) {
+        struct labels labels = label("reason", shadow_drop_name((enum shadow_drop)drop));
+        exposition_count(e, &labels, s->core.status.shadow.totals.dropped[drop]);
+    }
+}
+
+static void write_shadow_skips(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int skip = 0; skip < SHADOW_SKIPS; skip++) {
+        struct labels labels = label("reason", shadow_skip_name((enum shadow_skip)skip));
+        exposition_count(e, &labels, s->core.status.shadow.totals.skipped[skip]);
+    }
+}
+
+static void write_shadow_waiting(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    exposition_number(e, NULL, s->core.status.shadow.waiting);
+}
+
+static struct labels tenant_labels(const struct metrics_snapshot *s, const struct tenant_agreement *tenant)
+{
+    struct labels labels = label("tenant", tenant->tenant);
+    labels_add(&labels, "model_name", s->model_name);
+    return labels;
+}
+
+// Writes a count at `offset` of the tenant's counts.
+static void write_agreement_count(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int i = 0; i < s->core.status.shadow.n_tenants; i++) {
+        const struct tenant_agreement *tenant = &s->core.status.shadow.tenants[i];
+        struct labels labels = tenant_labels(s, tenant);
+        exposition_count(e, &labels, *(const uint64_t *)value_at(&tenant->counts, metric));
+    }
+}
+
+static void write_surprise(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int i = 0; i < s->core.status.shadow.n_tenants; i++) {
+        const struct tenant_agreement *tenant = &s->core.status.shadow.tenants[i];
+        struct labels labels = tenant_labels(s, tenant);
+        exposition_number(e, &labels, tenant->counts.surprise);
+    }
+}
+
+static void write_lower_bound(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int i = 0; i < s->core.status.shadow.n_tenants; i++) {
+        const struct tenant_agreement *tenant = &s->core.status.shadow.tenants[i];
+        struct labels labels = tenant_labels(s, tenant);
+        double least = INFINITY;
+        for (int k = 0; k < tenant->n_windows; k++)
+            if (tenant->windows[k].n) least = fmin(least, tenant->windows[k].lower);
+        if (isfinite(least)) exposition_number(e, &labels, least);
+    }
+}
+
+static void write_fallbacks(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int i = 0; i < s->core.status.shadow.n_tenants; i++) {
+        const struct tenant_agreement *tenant = &s->core.status.shadow.tenants[i];
+        struct labels labels = tenant_labels(s, tenant);
+        int n = 0;
+        for (int k = 0; k < tenant->n_windows; k++)
+            n += tenant->windows[k].falls_back;
+        exposition_number(e, &labels, n);
+    }
+}
+
 // --- the HTTP server
 
 static void write_responses(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
@@ -483,6 +556,27 @@ static void write_responses(struct exposition *e, const struct metric *metric, c
         struct labels labels = label("status", classes[i]);
         exposition_count(e, &labels, s->http.responses[i]);
     }
+}
+
+// --- batches
+
+static void write_batches(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    static const char *const states[METRICS_BATCH_STATES] = {"validating", "failed",  "in_progress", "finalizing",
+                                                             "completed",  "expired", "cancelling",  "cancelled"};
+    for (int i = 0; i < METRICS_BATCH_STATES; i++) {
+        struct labels labels = label("state", states[i]);
+        exposition_number(e, &labels, (double)s->batch.batches[i]);
+    }
+}
+
+static void write_batch_requests(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    const struct labels completed = label("result", "completed"), failed = label("result", "failed");
+    const struct labels retried = label("result", "retried");
+    exposition_count(e, &completed, s->batch.completed);
+    exposition_count(e, &failed, s->batch.failed);
+    exposition_count(e, &retried, s->batch.retried);
 }
 
 // --- constants
@@ -501,10 +595,11 @@ static void write_model(struct exposition *e, const struct metric *metric, const
 
 // --- the table
 
-#define IN_SNAPSHOT(field) offsetof(struct metrics_snapshot, field)
-#define IN_NODE(field)     offsetof(struct node_measures, field)
-#define IN_GPU(field)      offsetof(struct node_gpu, field)
-#define IN_POOL(field)     offsetof(struct pool_metrics, field)
+#define IN_SNAPSHOT(field)  offsetof(struct metrics_snapshot, field)
+#define IN_NODE(field)      offsetof(struct node_measures, field)
+#define IN_GPU(field)       offsetof(struct node_gpu, field)
+#define IN_POOL(field)      offsetof(struct pool_metrics, field)
+#define IN_AGREEMENT(field) offsetof(struct agreement_counts, field)
 
 // clang-format off
 const struct metric metrics_table[] = {
@@ -554,7 +649,7 @@ const struct metric metrics_table[] = {
     {"forepack:queue_requests", METRIC_GAUGE, "class",
      "Requests of the priority class that are on no worker group.", write_queue_requests, 0, 0},
     {"forepack:queue_tokens", METRIC_GAUGE, "class",
-     "Prompt tokens of these requests; 4 bytes of a grammar or of stop strings count as one.", write_queue_tokens, 0, 0},
+     "Prompt tokens of these requests; 4 bytes of a grammar, stop strings or texts to compress count as one.", write_queue_tokens, 0, 0},
     {"forepack:queue_capacity_requests", METRIC_GAUGE, "class",
      "Requests of all classes together at which a request of this class is refused.", write_capacity_requests, 0, 0},
     {"forepack:queue_capacity_tokens", METRIC_GAUGE, "class",
@@ -597,9 +692,42 @@ const struct metric metrics_table[] = {
     {"forepack:prefill_limited_total", METRIC_COUNTER, "rule",
      "Requests whose prefill options were changed by the rule for pruning of their API key or of the router.",
      write_limited, 0, 0},
+    {"forepack:shadow_scored_total", METRIC_COUNTER, "tenant, model_name",
+     "Pruned answers of the tenant whose log-probability under the whole prompt was measured (--shadow).",
+     write_agreement_count, IN_AGREEMENT(scored), 0},
+    {"forepack:shadow_compared_total", METRIC_COUNTER, "tenant, model_name",
+     "Scored answers that are greedy, so that they can be compared with the whole prompt's answer.",
+     write_agreement_count, IN_AGREEMENT(compared), 0},
+    {"forepack:shadow_first_token_agreed_total", METRIC_COUNTER, "tenant, model_name",
+     "Compared answers whose first token is that of the whole prompt.",
+     write_agreement_count, IN_AGREEMENT(first), 0},
+    {"forepack:shadow_answer_agreed_total", METRIC_COUNTER, "tenant, model_name",
+     "Compared answers that are those of the whole prompt.", write_agreement_count, IN_AGREEMENT(whole), 0},
+    {"forepack:shadow_answer_tokens_total", METRIC_COUNTER, "tenant, model_name",
+     "Tokens of the scored answers.", write_agreement_count, IN_AGREEMENT(tokens), 0},
+    {"forepack:shadow_surprise_nats_total", METRIC_COUNTER, "tenant, model_name",
+     "Negative log-probability of the scored answers under the whole prompt.", write_surprise, 0, 0},
+    {"forepack:shadow_agreement_lower_bound", METRIC_GAUGE, "tenant, model_name",
+     "Lower bound at 95 % of the share of latest answers that agree, by the measure of --shadow-fallback: the least over "
+     "what the tenant's requests ask for. Absent while nothing was compared.", write_lower_bound, 0, 0},
+    {"forepack:shadow_fallbacks", METRIC_GAUGE, "tenant, model_name",
+     "Keep rates and qualities with which requests of the tenant fall back to the whole prompt now.",
+     write_fallbacks, 0, 0},
+    {"forepack:shadow_waiting", METRIC_GAUGE, "",
+     "Answers that wait to be compared.", write_shadow_waiting, 0, 0},
+    {"forepack:shadow_dropped_total", METRIC_COUNTER, "reason",
+     "Answers that were chosen and not compared, for lack of idle time or because of a fault.", write_shadow_drops, 0, 0},
+    {"forepack:shadow_skipped_total", METRIC_COUNTER, "reason",
+     "Answers that were chosen and cannot be compared.", write_shadow_skips, 0, 0},
     {"forepack:scores_reused_total", METRIC_COUNTER, "",
      "Speculated requests whose prompt was not scored again, because its selection was known.",
      write_count, IN_SNAPSHOT(core.status.totals.scores_reused), 0},
+    {"forepack:compressions_total", METRIC_COUNTER, "",
+     "Requests of /v1/compress and Compress that were answered.", write_count, IN_SNAPSHOT(compressed.requests), 0},
+    {"forepack:compress_tokens_before_total", METRIC_COUNTER, "",
+     "Tokens of the texts of these requests.", write_count, IN_SNAPSHOT(compressed.tokens_before), 0},
+    {"forepack:compress_tokens_after_total", METRIC_COUNTER, "",
+     "Tokens of what remained of them.", write_count, IN_SNAPSHOT(compressed.tokens_after), 0},
     {"forepack:draft_tokens_total", METRIC_COUNTER, "",
      "Draft tokens that worker groups verified.", write_count, IN_SNAPSHOT(core.status.totals.draft_tokens), 0},
     {"forepack:draft_accepted_tokens_total", METRIC_COUNTER, "",
@@ -696,6 +824,17 @@ const struct metric metrics_table[] = {
      "Bytes of HTTP heads and bodies from clients, without TLS.", write_count, IN_SNAPSHOT(http.received_bytes), 0},
     {"forepack:http_sent_bytes_total", METRIC_COUNTER, "",
      "Bytes of HTTP heads and bodies to clients, without TLS.", write_count, IN_SNAPSHOT(http.sent_bytes), 0},
+    {"forepack:batch_files", METRIC_GAUGE, "",
+     "Files of --batch-dir.", write_int64, IN_SNAPSHOT(batch.files), 0},
+    {"forepack:batch_bytes", METRIC_GAUGE, "",
+     "Bytes of these files, and of results of running batches.", write_int64, IN_SNAPSHOT(batch.bytes), 0},
+    {"forepack:batches", METRIC_GAUGE, "state",
+     "Batches of the last 30 days.", write_batches, 0, 0},
+    {"forepack:batch_requests_in_flight", METRIC_GAUGE, "",
+     "Requests of batches that were started and have no answer.", write_int64, IN_SNAPSHOT(batch.in_flight), 0},
+    {"forepack:batch_requests_total", METRIC_COUNTER, "result",
+     "Requests of batches that ended: with an answer, with an error, or refused for now and started again.",
+     write_batch_requests, 0, 0},
     {"forepack:build_info", METRIC_GAUGE, "version",
      "Always 1.", write_version, 0, 0},
     {"forepack:model_info", METRIC_GAUGE, "model_name",

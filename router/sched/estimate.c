@@ -6,6 +6,8 @@
 #include "router/sched/node_index.h"
 #include "router/sched/node_time.h"
 
+#define BACKGROUND_WAIT_US (24LL * 3600 * 1000000) // longer than any background request waits
+
 // Speculation has to save at least this share of the prefill time of the whole prompt, because estimates are not exact.
 #define SPECULATION_MARGIN 0.1
 
@@ -217,6 +219,7 @@ static double full_bin_us(const struct subject *s) // time of a full bin on the 
 // count.
 static int64_t max_wait_end_us(const struct sched_view *view, const struct sched_request *r, int64_t now_us)
 {
+    if (r->spec->background) return now_us + BACKGROUND_WAIT_US;
     int64_t left_us = view->options.max_wait_us - r->timing->queue_us - r->timing->pack_wait_us;
     return left_us > 0 ? now_us + left_us : now_us;
 }

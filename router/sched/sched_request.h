@@ -30,11 +30,15 @@ struct request_spec {
     int n_pinned;
     struct prompt_turn *turns; // [n_turns] finished turns of a conversation, ascending; owned
     int n_turns;
-    bool score_only; // true for a Score call: the request ends when the speculator has answered
+    // True for Score and Compress: the request ends when the speculator has answered. With mode off it needs no score.
+    bool score_only;
     bool want_importance;
     bool explain; // the answer tells what each stage decided
     int32_t priority;
-    size_t stop_bytes; // memory of the stop strings, which the front owns
+    // The request uses what other requests leave: it never becomes overdue in the queue, does not count as work of its
+    // node, and its group computes it only in passes without other requests.
+    bool background;
+    size_t held_bytes; // memory that the front holds for the request: stop strings, or texts to compress
     char *tenant;      // owned, may be NULL
     // identifies the tenant of the API key; request ids are unique per owner; 0: the router uses no keys
     uint64_t owner;

@@ -20,7 +20,7 @@ static void check_angles(const struct model_config *config)
 {
     int n = config->head_size / 2;
     float *inv_freq = malloc((size_t)n * sizeof *inv_freq);
-    model_config_inv_freq(config, inv_freq);
+    rope_config_frequencies(&config->rope, false, inv_freq);
     for (int i = 0; i < n; i++)
         FUZZ_CHECK(isfinite(inv_freq[i]) && inv_freq[i] >= 0);
     free(inv_freq);
@@ -31,7 +31,7 @@ static void check_config(const struct model_config *config)
     FUZZ_CHECK(config->n_layers > 0 && config->hidden > 0 && config->intermediate > 0 && config->head_size > 0);
     FUZZ_CHECK(config->n_kv_heads > 0 && config->n_heads % config->n_kv_heads == 0 && config->head_size % 2 == 0);
     FUZZ_CHECK(config->vocab_size > 0 && config->max_context > 0 && config->sliding_window >= 0);
-    FUZZ_CHECK(config->norm_epsilon >= 0 && isfinite(config->norm_epsilon) && isfinite(config->rope_theta));
+    FUZZ_CHECK(config->norm_epsilon >= 0 && isfinite(config->norm_epsilon) && isfinite(config->rope.theta));
     FUZZ_CHECK(config->bos_id >= -1 && config->bos_id < config->vocab_size);
     FUZZ_CHECK(config->n_eos >= 0 && config->n_eos <= MODEL_MAX_EOS);
     for (int i = 0; i < config->n_eos; i++)

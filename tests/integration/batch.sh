@@ -29,6 +29,16 @@ $work/calm.jsonl" "$(cat "$work/synced")" "files that were synced"
 fi
 answered() { [ "$(grep -c . "$work/out.jsonl")" -ge "$1" ]; }
 
+# An input of any size: two rows of 40 MiB, almost all of it a key that is ignored, in the memory of a few lines.
+for i in 1 2; do
+    printf '{"id":"large %d","prompt":"Hello","max_tokens":1,"note":"' $i
+    head -c $((40 << 20)) /dev/zero | tr '\0' x
+    printf '"}\n'
+done >"$work/large.in"
+"$bin/forepack" batch --server "$server" --input "$work/large.in" --output "$work/large.out" 2>"$work/large.log"
+equal '"large 1" "large 2"' "$(jq .id "$work/large.out" | sort | xargs -d '\n')" "answers of a large input"
+rm "$work/large.in"
+
 # Two runs.
 kill -STOP "$worker_pid"
 start first "${asking[@]}" --output "$work/out.jsonl"

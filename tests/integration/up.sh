@@ -13,7 +13,7 @@ for i in $(seq 1 60); do many+=(--router-option "max-wait-ms=$((i + 100))"); don
 trap '' HUP # as under nohup
 mkdir "$work/packed"
 start_up --threads 1 --packed-cache "$work/packed" --tls-cert "$work/certs/router.pem" --tls-key "$work/certs/router.key" --api-keys "$work/keys" --chat-template "$work/angles.jinja" "${many[@]}" \
-    --router-option served-model-name=last --router-option metrics-open --worker-option max-model-len=128 \
+    --prune-rule keep-at-least:0.5 --drafts-rule off --image-text '[image]' --router-option served-model-name=last --router-option metrics-open --worker-option max-model-len=128 \
     --speculator-option node-id=reader
 kill -HUP "$up_pid" # its drain would end the tests below
 
@@ -30,6 +30,8 @@ equal 2 "$(as_boss status --json | jq '.nodes | length')" "the nodes of a cluste
 equal reader "$(as_boss status --json | jq -r '.nodes[] | select(.role == "speculator") | .node_id')" "the speculator's id"
 if as_boss generate --prompt Hello --max-tokens 500 >/dev/null 2>"$work/error"; then fail "over the workers' context"; fi
 grep -q "128" "$work/error" || fail "wrong reason: $(cat "$work/error")"
+grep "router settings" "$work/up.log" | grep -q 'image-text="*\[image\]"* .*prune-rule=keep-at-least:0.5 drafts-rule=off' ||
+    fail "a rule was dropped: $(grep "router settings" "$work/up.log")"
 equal 2 "$(grep -c ' costs_measured ' "$work/up.log")" "nodes that measured their costs"
 grep "settings" "$work/up.log" | grep -q "max_wait_ms=160\|max-wait-ms=160" || fail "an option was dropped"
 stop_up

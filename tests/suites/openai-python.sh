@@ -4,5 +4,5 @@
 suite=openai-python api=/v1 more_names=()
 tests=(tests/api_resources/chat/test_completions.py tests/api_resources/test_completions.py
     tests/api_resources/test_responses.py tests/api_resources/responses/test_input_tokens.py
-    tests/api_resources/test_models.py)
+    tests/api_resources/test_models.py tests/api_resources/test_files.py tests/api_resources/test_batches.py)
 . "$(dirname "$0")/sdk.sh"

@@ -18,7 +18,7 @@ while read -r name; do names+=(--served-model-name "$name"); done < <(
     cd "$folder" && { grep -rhoE '(\bmodel(_id)?=|retrieve\($|^ +)"(gpt|claude)[^"]*"' "${tests[@]}" "${more_names[@]}" &&
         grep -rhoE '\bmodel(_id)?="[^"]+"' "${tests[@]}"; } | cut -d'"' -f2 | sort -u
 )
-start_up --prefill off "${names[@]}"
+start_up --prefill off --router-option "batch-dir=$work/batches" "${names[@]}"
 code=0
 (cd "$folder" && PYTHONDONTWRITEBYTECODE=1 TEST_API_BASE_URL="http://127.0.0.1:$http_port$api" timeout 1800 \
     "$python" -m pytest -q -p no:cacheprovider -p no:warnings --junit-xml "$work/tests.xml" -o addopts= "${tests[@]}" \

@@ -29,27 +29,28 @@ transformers.utils.logging.disable_progress_bar()
 warnings.simplefilter("ignore")
 
 
-def run(model, vocab, seed):
-    """Tokens and log-probabilities of a prompt and of the greedy tokens after it."""
+def run(model, vocab, seed, position):
+    """Tokens and log-probabilities of a prompt, whose first token has the position, and of the greedy tokens after it."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, vocab, (1, checkpoints.PROMPT), generator=generator)
-    out = model(tokens, use_cache=True)
+    out = model(tokens, position_ids=torch.arange(position, position + checkpoints.PROMPT).view(1, -1), use_cache=True)
     rows, cache = [out.logits[0]], out.past_key_values
     for _ in range(checkpoints.STEPS):
         token = rows[-1][-1:].argmax(dim=-1).view(1, 1)
+        position_ids = torch.tensor([[position + tokens.shape[1]]])
         tokens = torch.cat((tokens, token), dim=1)
-        out = model(token, past_key_values=cache, use_cache=True)
+        out = model(token, position_ids=position_ids, past_key_values=cache, use_cache=True)
         rows.append(out.logits[0])
     return tokens[0].tolist(), torch.log_softmax(torch.cat(rows).double(), dim=-1).float()
 
 
 def expect(folder, case, seed):
     """Writes the results of transformers. Returns its model, or None if it refuses the checkpoint."""
-    described = {"refused": case.refused, "prompt": checkpoints.PROMPT}
+    described = {"refused": case.refused, "prompt": checkpoints.PROMPT, "position": case.position}
     model = None
     try:
         model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-        tokens, logprobs = run(model, case.config["vocab_size"], seed)
+        tokens, logprobs = run(model, case.config["vocab_size"], seed, case.position)
         described["tokens"] = tokens
         logprobs.numpy().tofile(folder / "logprobs.f32")
     except Exception as error:  # any kind: in each case there is nothing to compare with

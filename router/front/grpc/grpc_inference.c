@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Inference.Generate, GenerateMany, Abort and Score: the calls of clients. The thread that reads a message
+// Inference.Generate, GenerateMany, Abort, Score and Compress: the calls of clients. The thread that reads a message
 // (grpc_intake.h) checks, tokenises and submits it (answer.h).
 #include <stdlib.h>
 #include <string.h>
@@ -13,14 +13,15 @@
 #include "router/front/grpc/wire_request.h"
 #include "router/front/grpc/wire_response.h"
 #include "router/front/request/answer.h"
+#include "router/front/request/compress_job.h"
 #include "router/front/request/reply.h"
 #include "router/front/request/request_trace.h"
 
-// A call of Generate or Score (one request), or of GenerateMany (many requests).
+// A call of Generate, Score or Compress (one request), or of GenerateMany (many requests).
 struct client_call {
     struct client client;  // first member: a pointer to the client is cast to the call
     struct rpc_call *call; // holds a reference
-    bool many, score;
+    bool many, score, compress;
     bool half_closed; // core's thread only
 };
 
@@ -51,8 +52,11 @@ static void call_done(struct answer *a, const struct request *r, enum finish_rea
     struct client_call *c = call_of(a->client);
     if (reason == FINISH_REASON_ERROR && !c->many) {
         reply_finish(c->call, status, message);
-    } else if (c->score && reason == FINISH_REASON_CANCELLED) {
+    } else if ((c->score || c->compress) && reason == FINISH_REASON_CANCELLED) {
         reply_finish(c->call, STATUS_CANCELLED, message);
+    } else if (c->compress) {
+        rpc_call_ref(c->call);
+        compress_finish(a, r, wire_compression_send, c->call);
     } else if (c->score) {
         wire_score_send(c->call, r);
     } else {
@@ -74,7 +78,7 @@ static void call_free(struct client *client)
 }
 
 static const struct client_ops call_ops = {
-    .chunk = call_chunk, .done = call_done, .idle = call_idle, .free = call_free};
+    .chunk = call_chunk, .done = call_done, .idle = call_idle, .release = compress_release, .free = call_free};
 
 static void event_half_close(struct core *c, void *arg, int64_t now_us)
 {
@@ -89,7 +93,7 @@ static void event_half_close(struct core *c, void *arg, int64_t now_us)
 static void call_submit(struct client_call *c, struct answer *a)
 {
     grpc_bound_deadline(c->call, a->request);
-    answers_submit(a, c->score ? "score" : "generate");
+    answers_submit(a, c->score ? "score" : c->compress ? "compress" : "generate");
 }
 
 // Answers a refused message with the error message of status_message(). Other requests of a GenerateMany call go on.
@@ -197,10 +201,24 @@ static void score_read(const struct grpc_message *message)
     forepack__v1__score_request__free_unpacked(m, NULL);
 }
 
+static void compress_read(const struct grpc_message *message)
+{
+    struct client *client = rpc_call_user(message->call);
+    Forepack__V1__CompressRequest *m = message_unpack(message, &forepack__v1__compress_request__descriptor);
+    if (!m) return;
+    struct answer *a = answer_create(message->user, message->arrived_us);
+    struct compression *c = NULL;
+    enum status status = client_check(client, m->tenant, m->priority);
+    if (status == STATUS_OK) status = wire_compress_request_read(client, m, NULL, a->request, &c);
+    a->data = c;
+    call_answer(a, "", status);
+    forepack__v1__compress_request__free_unpacked(m, NULL);
+}
+
 // --- I/O threads
 
 enum { FIELD_REQUEST_ID = 1, FIELD_TENANT = 9, ID_ROOM = 257 }; // field numbers of GenerateRequest; room for an id
-enum { FIELD_SCORE_TENANT = 6 };                                // field number of ScoreRequest
+enum { FIELD_SCORE_TENANT = 6, FIELD_COMPRESS_TENANT = 7 };     // of ScoreRequest and CompressRequest
 
 static void call_on_open(struct rpc_call *call)
 {
@@ -213,6 +231,7 @@ static void call_on_open(struct rpc_call *call)
     client_trace_open_call(&c->client, call);
     c->many = strcmp(rpc_call_path(call), front_generate_many.path) == 0;
     c->score = strcmp(rpc_call_path(call), front_score.path) == 0;
+    c->compress = strcmp(rpc_call_path(call), front_compress.path) == 0;
     rpc_call_set_user(call, c);
 }
 
@@ -256,6 +275,11 @@ static void generate_on_oversized(struct rpc_call *call, size_t size, const uint
 static void score_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     message_read(rpc_call_user(call), bytes, size, "", FIELD_SCORE_TENANT, score_read);
+}
+
+static void compress_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
+{
+    message_read(rpc_call_user(call), bytes, size, "", FIELD_COMPRESS_TENANT, compress_read);
 }
 
 static void score_on_oversized(struct rpc_call *call, size_t size, const uint8_t *head, size_t head_size)
@@ -355,5 +379,10 @@ const struct rpc_method front_score = {.path = "/forepack.v1.Inference/Score",
                                        .on_message = score_on_message,
                                        .on_oversized = score_on_oversized,
                                        .on_close = call_on_close};
+const struct rpc_method front_compress = {.path = "/forepack.v1.Inference/Compress",
+                                          .on_open = call_on_open,
+                                          .on_message = compress_on_message,
+                                          .on_oversized = score_on_oversized,
+                                          .on_close = call_on_close};
 const struct rpc_method front_abort = {
     .path = "/forepack.v1.Inference/Abort", .on_message = abort_on_message, .max_message_bytes = ABORT_BYTES_MAX};

@@ -338,6 +338,40 @@ static void pools_fill(const struct core *c, int64_t now_us, struct pools_messag
     }
 }
 
+static void agreement_fill(const struct tenant_agreement *tenant, const struct agreement_state *state,
+                           Forepack__V1__AgreementInfo *m)
+{
+    forepack__v1__agreement_info__init(m);
+    m->tenant = tenant->tenant;
+    m->quality = state->key.quality;
+    m->keep_rate = state->key.keep_rate;
+    m->compared = (uint32_t)state->n;
+    m->first_token = (uint32_t)state->n_first;
+    m->answer = (uint32_t)state->n_whole;
+    m->lower_bound = state->lower;
+    m->promise = state->promise;
+    m->falls_back = state->falls_back;
+}
+
+// The messages of all windows, and the list that points to them; owned.
+struct agreements_message {
+    Forepack__V1__AgreementInfo *items, **list;
+    size_t n;
+};
+
+static void agreements_fill(const struct shadow_status *shadow, struct agreements_message *m)
+{
+    *m = (struct agreements_message){.n = 0};
+    m->items = mem_alloc_array((size_t)shadow->n_tenants * AGREEMENT_WINDOWS, sizeof *m->items);
+    m->list = mem_alloc_array((size_t)shadow->n_tenants * AGREEMENT_WINDOWS, sizeof *m->list);
+    for (int i = 0; i < shadow->n_tenants; i++) {
+        for (int k = 0; k < shadow->tenants[i].n_windows; k++, m->n++) {
+            agreement_fill(&shadow->tenants[i], &shadow->tenants[i].windows[k], &m->items[m->n]);
+            m->list[m->n] = &m->items[m->n];
+        }
+    }
+}
+
 static void send_cluster_info(struct rpc_call *call, const struct core *c, const struct core_status *status,
                               int64_t now_us)
 {
@@ -375,7 +409,13 @@ static void send_cluster_info(struct rpc_call *call, const struct core *c, const
     info.score_bins = &score_bins;
     info.prefill_bins = &prefill_bins;
     info.totals = &totals;
+    struct agreements_message agreements;
+    agreements_fill(&status->shadow, &agreements);
+    info.agreements = agreements.list;
+    info.n_agreements = agreements.n;
     reply_unary(call, &info.base);
+    free(agreements.list);
+    free(agreements.items);
     free(totals.prefill_skipped - 1);
     for (int i = 0; i < status->n_nodes; i++)
         free(nodes[i].pass_classes);

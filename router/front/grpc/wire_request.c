@@ -2,6 +2,7 @@
 #include "router/front/grpc/wire_request.h"
 
 #include <limits.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -419,10 +420,11 @@ enum status wire_request_read(const struct client *client, const Forepack__V1__G
                          options->max_tokens_name ? options->max_tokens_name : "max_tokens", &options->context));
     r->spec.context = options->context;
     TRY(text_stream_read(front, m->sampling, options->text_of_other, text_p));
-    r->spec.stop_bytes = text_stream_stop_bytes(*text_p);
+    r->spec.held_bytes = text_stream_stop_bytes(*text_p);
     r->spec.explain = m->explain;
     r->id = *m->request_id ? mem_string(m->request_id) : request_id_create();
     queue_read(m->tenant, m->priority, m->ttft_deadline_ms, &r->spec);
+    r->spec.background = client->background;
     return STATUS_OK;
 }
 
@@ -434,6 +436,16 @@ struct text_stream *wire_request_copy_choice(const struct request *first, const 
     r->spec.sampling.seed += (uint64_t)index;
     r->id = mem_format("%s-%d", first->id, index);
     return text_stream_create_like(text_of_first);
+}
+
+// Sets the fields of a request that ends with its score.
+static void score_finish(const char *tenant, int32_t priority, uint32_t ttft_deadline_ms, struct request *r)
+{
+    sampling_defaults(&r->spec.sampling);
+    r->spec.sampling.max_tokens = 1;
+    r->id = request_id_create();
+    queue_read(tenant, priority, ttft_deadline_ms, &r->spec);
+    r->spec.score_only = r->spec.want_importance = true;
 }
 
 enum status wire_score_request_read(const struct front *front, const Forepack__V1__ScoreRequest *m,
@@ -455,11 +467,71 @@ enum status wire_score_request_read(const struct front *front, const Forepack__V
     asked.mode = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON; // the client asks for a score
     TRY(prefill_read(front, &asked, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->model, "score", m->prefill, r));
-    sampling_defaults(&r->spec.sampling);
-    r->spec.sampling.max_tokens = 1;
-    r->id = request_id_create();
-    queue_read(m->tenant, m->priority, m->ttft_deadline_ms, &r->spec);
-    r->spec.score_only = r->spec.want_importance = true;
+    score_finish(m->tenant, m->priority, m->ttft_deadline_ms, r);
+    return STATUS_OK;
+}
+
+// Returns the options of a prefill that keeps as much as the message asks for.
+static enum status goal_read(const Forepack__V1__CompressRequest *m, int n_tokens, Forepack__V1__PrefillOptions *asked)
+{
+    asked->mode = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON;
+    switch (m->goal_case) {
+    case FOREPACK__V1__COMPRESS_REQUEST__GOAL_QUALITY:
+        asked->quality_given_case = FOREPACK__V1__PREFILL_OPTIONS__QUALITY_GIVEN_QUALITY;
+        asked->quality = m->quality;
+        return STATUS_OK;
+    case FOREPACK__V1__COMPRESS_REQUEST__GOAL_KEEP_RATE: asked->keep_rate = m->keep_rate; break;
+    case FOREPACK__V1__COMPRESS_REQUEST__GOAL_TOKEN_BUDGET:
+        if (!m->token_budget) return status_fail(STATUS_INVALID, "token_budget 0: must be 1 or more");
+        asked->keep_rate = fmin(1, (double)m->token_budget / n_tokens);
+        break;
+    default: return STATUS_OK;
+    }
+    asked->keep_rate_given_case = FOREPACK__V1__PREFILL_OPTIONS__KEEP_RATE_GIVEN_KEEP_RATE;
+    return STATUS_OK;
+}
+
+// Makes the JSON of the prompt or of the messages.
+static enum status input_read(const Forepack__V1__CompressRequest *m, json_t **input_p)
+{
+    const struct wire_prompt prompt = {.messages = m->messages, .n_messages = m->n_messages};
+    size_t bad;
+    if (!m->n_messages == !m->text.len) return status_fail(STATUS_INVALID, "give either text or messages");
+    if (m->n_messages) return messages_read(&prompt, input_p);
+    if (!utf8_valid((const char *)m->text.data, m->text.len, &bad))
+        return status_fail(STATUS_INVALID, "text: not UTF-8: byte %zu is wrong", bad);
+    *input_p = json_stringn_nocheck((const char *)m->text.data, m->text.len);
+    return STATUS_OK;
+}
+
+// Applies the rules for the client's prefill options. A request that keeps everything needs no score.
+static void compress_rules_apply(const struct client *client, struct request_spec *spec)
+{
+    const struct client_rules rules = client_rules_get(client);
+    if (prefill_limit_prune(&rules.prune, &client->front->prefill, &spec->prefill)) spec->limited_by = rules.prune;
+    if (!prefill_prunes(&spec->prefill)) spec->prefill.mode = PREFILL_OFF;
+}
+
+enum status wire_compress_request_read(const struct client *client, const Forepack__V1__CompressRequest *m,
+                                       json_t *input, struct request *r, struct compression **c_p)
+{
+    const struct front *front = client->front;
+    Forepack__V1__PrefillOptions asked = FOREPACK__V1__PREFILL_OPTIONS__INIT;
+    TRY(intake_check_name("tenant", m->tenant));
+    if (!json_incref(input)) TRY(input_read(m, &input));
+    TRY(compression_create(input, m->cut_system, c_p));
+    struct compression *c = *c_p;
+    trace_admitted(r);
+    enum status status = compression_tokenise(front, c, &r->spec.tokens);
+    trace_tokenised(r, "compress", front->model_names[0]);
+    TRY(status);
+    r->spec.n_tokens = c->tokens_before;
+    TRY(goal_read(m, c->tokens_before, &asked));
+    TRY(prefill_read(front, &asked, &r->spec.prefill));
+    compress_rules_apply(client, &r->spec);
+    c->by_budget = m->goal_case == FOREPACK__V1__COMPRESS_REQUEST__GOAL_TOKEN_BUDGET;
+    score_finish(m->tenant, m->priority, m->ttft_deadline_ms, r);
+    r->spec.held_bytes = compression_bytes(c);
     return STATUS_OK;
 }
 

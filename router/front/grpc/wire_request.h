@@ -7,8 +7,10 @@
 
 #include "lib/text/text_stream.h"
 #include "router/front/request/answer.h"
+#include "router/front/request/compression.h"
 #include "router/front/request/intake.h"
 
+struct Forepack__V1__CompressRequest;
 struct Forepack__V1__DetokenizeRequest;
 struct Forepack__V1__GenerateRequest;
 struct Forepack__V1__Message;
@@ -48,6 +50,13 @@ struct text_stream *wire_request_copy_choice(const struct request *first, const 
 // score prunes nothing.
 enum status wire_score_request_read(const struct front *front, const struct Forepack__V1__ScoreRequest *m,
                                     const struct wire_options *options, struct request *r);
+
+// Fills in `r` as wire_score_request_read() does, for a request whose score decides what is dropped of its texts. The
+// rules for the client's prefill options apply: if they keep everything, the request needs no speculator. `input` is
+// the prompt or the messages, of which the function takes a reference; NULL: the message has them. The caller frees
+// *c_p.
+enum status wire_compress_request_read(const struct client *client, const struct Forepack__V1__CompressRequest *m,
+                                       json_t *input, struct request *r, struct compression **c_p);
 
 // Encode or decode for Tokenize and Detokenize. The caller frees *tokens_p and *text_p. The model's context does not
 // limit their lengths.

@@ -225,3 +225,86 @@ void wire_score_send(struct rpc_call *call, const struct request *r)
     reply_unary(call, &response.base);
     free(response.kept);
 }
+
+// --- compressions
+
+static ProtobufCBinaryData text_of(const json_t *string)
+{
+    return (ProtobufCBinaryData){json_string_length(string), (uint8_t *)json_string_value(string)};
+}
+
+struct kept_message {
+    Forepack__V1__KeptText kept;
+    Forepack__V1__ByteRange *ranges, **range_list; // owned
+};
+
+static void kept_fill(const struct compress_text *text, struct kept_message *m)
+{
+    forepack__v1__kept_text__init(&m->kept);
+    m->ranges = mem_alloc_array((size_t)text->n_kept + 1, sizeof *m->ranges);
+    m->range_list = mem_alloc_array((size_t)text->n_kept + 1, sizeof *m->range_list);
+    for (int k = 0; k < text->n_kept; k++) {
+        m->range_list[k] = &m->ranges[k];
+        forepack__v1__byte_range__init(&m->ranges[k]);
+        m->ranges[k].start = (uint32_t)text->kept[k].start;
+        m->ranges[k].end = (uint32_t)text->kept[k].end;
+    }
+    m->kept.message = (uint32_t)text->message;
+    m->kept.rule = (char *)compress_rule_name(text->rule);
+    m->kept.ranges = m->range_list;
+    m->kept.n_ranges = (size_t)text->n_kept;
+}
+
+// Fills in the messages [n] of a chat.
+static void messages_fill(const struct compression *c, Forepack__V1__Message *messages, Forepack__V1__Message **list)
+{
+    for (size_t i = 0; i < json_array_size(c->input); i++) {
+        const json_t *message = json_array_get(c->input, i);
+        list[i] = &messages[i];
+        forepack__v1__message__init(list[i]);
+        list[i]->role = (char *)json_string_value(json_object_get(message, "role"));
+        list[i]->content = text_of(json_object_get(message, "content"));
+    }
+}
+
+static void compression_send(struct rpc_call *call, const struct compression *c)
+{
+    Forepack__V1__CompressResponse response = FOREPACK__V1__COMPRESS_RESPONSE__INIT;
+    size_t n = json_array_size(c->input);
+    Forepack__V1__Message *messages = mem_alloc_array(n + 1, sizeof *messages),
+                          **list = mem_alloc((n + 1) * sizeof *list);
+    struct kept_message *kept = mem_alloc_array((size_t)c->n_texts + 1, sizeof *kept);
+    response.kept = mem_alloc_array((size_t)c->n_texts + 1, sizeof *response.kept);
+    messages_fill(c, messages, list);
+    response.messages = list;
+    response.n_messages = n;
+    if (!n) response.text = text_of(c->input);
+    for (int i = 0; i < c->n_texts; i++) {
+        kept_fill(&c->texts[i], &kept[i]);
+        if (c->texts[i].units.n) response.kept[response.n_kept++] = &kept[i].kept;
+    }
+    response.tokens_before = (uint32_t)c->tokens_before;
+    response.tokens_after = (uint32_t)c->tokens_after;
+    response.keep_rate = c->keep_rate;
+    response.decided_by = (char *)c->decided_by;
+    response.prefill_limit = (char *)c->limit;
+    response.score_ms = c->score_ms;
+    reply_unary(call, &response.base);
+    for (int i = 0; i < c->n_texts; i++) {
+        free(kept[i].ranges);
+        free(kept[i].range_list);
+    }
+    free(kept);
+    free(response.kept);
+    free(messages);
+    free(list);
+}
+
+void wire_compression_send(void *to, const struct compression *c, enum status status)
+{
+    if (status == STATUS_OK)
+        compression_send(to, c);
+    else
+        reply_refuse(to, status);
+    rpc_call_unref(to);
+}

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Sends the answer of a request to a gRPC client: chunks and then one completion, or a score. Any thread.
+// Sends the answer of a request to a gRPC client: chunks and then one completion, a score, or a compression.
+// Any thread.
 #pragma once
 
 #include "lib/net/rpc.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "router/front/request/answer.h"
+#include "router/front/request/compression.h"
 
 // Sends a chunk, unless it is empty: no text, no token and no prompt log-probabilities.
 void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct answer_chunk *chunk);
@@ -31,3 +33,6 @@ void wire_refusal_send(struct rpc_call *call, const char *request_id, enum statu
 
 // Answers a Score call and ends it.
 void wire_score_send(struct rpc_call *call, const struct request *r);
+
+// Answers a Compress call `to`, and drops a reference to it: a compress_send_fn.
+void wire_compression_send(void *to, const struct compression *c, enum status status);

@@ -139,6 +139,16 @@ void http_refuse(struct http_exchange *x, enum status status)
     http_refuse_until(x, status, 0);
 }
 
+void http_fail_as(struct http_exchange *x, int http_status, const char *message)
+{
+    const struct error_kind kind = {http_status, http_status < 500 ? "invalid_request_error" : "server_error", NULL};
+    struct bytes body = {0};
+    error_add(&body, &kind, message);
+    if (http_status == 507) http_add_header(x, "x-should-retry", "false");
+    http_respond(x, http_status, "application/json", body.data, body.n);
+    bytes_free(&body);
+}
+
 size_t http_error_body(const char *path, int http_status, const char *sentence, char *body, size_t room)
 {
     const struct error_kind kind = {http_status, http_status < 500 ? "invalid_request_error" : "server_error", NULL};
@@ -266,7 +276,23 @@ bool http_admit_call(struct http_exchange *x)
     return admit(x, identity_admit_call);
 }
 
-void http_call_on_head(struct http_exchange *x)
+struct http_call *http_call_create_local(struct principal *principal)
+{
+    struct http_call *call = mem_alloc(sizeof *call);
+    call->number = random_number();
+    request_id_write(NULL, call->number, call->request_id);
+    call->principal = principal;
+    call->background = true;
+    return call;
+}
+
+const char *http_call_tenant(const struct http_exchange *x)
+{
+    const struct principal *p = ((struct http_call *)http_user(x))->principal;
+    return p ? principal_tenant(p) : "";
+}
+
+bool http_call_open(struct http_exchange *x)
 {
     struct http_call *call = mem_alloc(sizeof *call);
     call->number = random_number();
@@ -276,9 +302,15 @@ void http_call_on_head(struct http_exchange *x)
     if (is_anthropic(http_path(x))) http_add_header(x, "request-id", call->request_id);
     enum status status = http_authorise(x, &call->principal);
     if (call->principal) http_prove(x);
-    if (status == STATUS_OK) return;
+    if (status == STATUS_OK) return true;
     front_refused(front_of(x), status);
     http_refuse(x, status);
+    return false;
+}
+
+void http_call_on_head(struct http_exchange *x)
+{
+    http_call_open(x);
 }
 
 // Joins the `tracestate` headers into one list. The caller frees it.

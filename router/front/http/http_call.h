@@ -18,12 +18,21 @@ struct http_call {
     char request_id[HTTP_ID_ROOM]; // value of the header x-request-id, sent by the client or made from `number`
     struct principal *principal;   // the caller; NULL: no API keys are used
     struct client *client;         // owns the requests of the exchange; NULL: it has no requests
+    bool background;               // a request of a batch
+    void *transfer;                // an upload or download; NULL: none
     struct intake_owner waiting;   // only if `client` is NULL: the job of the body while it waits in the intake pool
 };
 
-// on_head and on_close of the routes. A route with its own on_close calls http_call_on_close() there.
+// on_head and on_close of the routes. A route with its own on_head calls http_call_open() there, which returns false if
+// it has refused the caller. A route with its own on_close calls http_call_on_close() there.
 void http_call_on_head(struct http_exchange *x);
+bool http_call_open(struct http_exchange *x);
 void http_call_on_close(struct http_exchange *x, bool disconnected);
+// Returns the user data of a request of the process itself (struct http_local). Takes ownership of `principal`.
+struct http_call *http_call_create_local(struct principal *principal);
+
+// The caller's tenant; "" without API keys.
+const char *http_call_tenant(const struct http_exchange *x);
 
 // Return true if the limits of the caller's key allow a request (identity_admit()), or a call that needs no model. If
 // they return false, the exchange has been answered with the refusal.
@@ -44,6 +53,8 @@ void http_answer_as(struct http_exchange *x, const char *content_type, const voi
 void http_fail(struct http_exchange *x, enum status status, const char *message);
 // Answers as http_fail() does, with status_message().
 void http_refuse(struct http_exchange *x, enum status status);
+// Answers with the error object for an HTTP status that no `enum status` has. 507 gets x-should-retry: false.
+void http_fail_as(struct http_exchange *x, int http_status, const char *message);
 // Calls http_refuse() with the time after which a retry may succeed. 0 means unknown, and one second is sent.
 void http_refuse_until(struct http_exchange *x, enum status status, int64_t retry_us);
 

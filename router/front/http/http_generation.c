@@ -166,6 +166,7 @@ void http_generation_start(struct http_exchange *x, const struct front *front, s
     g->client.ops = &generation_ops;
     g->client.front = front;
     g->client.principal = principal_ref(call->principal);
+    g->client.background = call->background;
     snprintf(g->id, sizeof g->id, "%s-%016llx", api->id_prefix, (unsigned long long)call->number);
     http_trace_open(x, &g->client);
     call->client = &g->client;

@@ -11,4 +11,3 @@ void http_version_get(struct http_exchange *x);
 void http_tokenizer_info_get(struct http_exchange *x);
 void http_tokenize_post(struct http_exchange *x);
 void http_detokenize_post(struct http_exchange *x);
-void http_score_post(struct http_exchange *x); // http_score.c

@@ -74,16 +74,22 @@ enum status http_message_postpone(const struct http_message *message, json_t *bo
     return job_add(message, body, message->size + INTAKE_POSTPONED_BYTES);
 }
 
+enum status http_message_parse_as_sent(const struct http_message *message, json_t **body_p)
+{
+    size_t size;
+    const char *bytes = http_body(message->x, &size);
+    enum status status = json_body_parse(bytes, size, body_p);
+    http_body_free(message->x);
+    return status;
+}
+
 enum status http_message_parse(const struct http_message *message, json_t **body_p)
 {
     if (message->body) {
         *body_p = json_incref(message->body);
         return STATUS_OK;
     }
-    size_t size;
-    const char *bytes = http_body(message->x, &size);
-    enum status status = json_body_parse(bytes, size, body_p);
-    http_body_free(message->x);
-    if (status == STATUS_OK && message->front->image_text) json_images_replace(*body_p, message->front->image_text);
-    return status;
+    TRY(http_message_parse_as_sent(message, body_p));
+    if (message->front->image_text) json_images_replace(*body_p, message->front->image_text);
+    return STATUS_OK;
 }

@@ -40,3 +40,5 @@ enum status http_message_postpone(const struct http_message *message, json_t *bo
 // parsed returns a new reference to that object. Images in its conversation are replaced if the front has a text for
 // them. Call it before another thread may use the exchange.
 enum status http_message_parse(const struct http_message *message, json_t **body_p);
+// Does the same for a message that is never postponed, and leaves images as they are.
+enum status http_message_parse_as_sent(const struct http_message *message, json_t **body_p);

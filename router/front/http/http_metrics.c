@@ -16,7 +16,9 @@ void http_metrics_get(struct http_exchange *x)
 {
     const struct http_service *service = http_context(x);
     struct http_server_status status;
+    const struct batch_metrics batch = http_batching_metrics(service->batching);
     http_server_get_status(http_server_of(x), &status);
     http_ref(x);
-    metrics_reporter_ask(service->reporter, metrics_format_for(http_header(x, "accept")), &status, metrics_answer, x);
+    metrics_reporter_ask(service->reporter, metrics_format_for(http_header(x, "accept")), &status, &batch,
+                         metrics_answer, x);
 }

@@ -1,28 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
-// POST /v1/score: answers with the prompt tokens that would be kept, and the importance of each token.
+// POST /v1/score answers with the prompt tokens that would be kept, and the importance of each token.
+#include "router/front/http/http_score.h"
+
 #include <stdlib.h>
 
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "router/front/grpc/wire_request.h"
-#include "router/front/http/http_info.h"
 #include "router/front/http/http_messages.h"
 #include "router/front/http/http_prompt.h"
-#include "router/front/http/http_service.h"
-#include "router/front/http/json_body.h"
+#include "router/front/request/compress_job.h"
 #include "router/front/request/request_trace.h"
 
 struct score {
-    struct client client;    // first member: a pointer to the client is cast to the score
-    struct http_exchange *x; // holds a reference
+    struct client client;             // first member: a pointer to the client is cast to the score
+    const struct http_score_api *api; // static
+    struct http_exchange *x;          // holds a reference
 };
 
 // --- core's thread
 
-static void score_add(const struct score *s, const struct request *r, struct bytes *out)
+static void score_add(const char *model, const struct request *r, struct bytes *out)
 {
     JSON_ADD(out, "{\"object\":\"score\",\"model\":");
-    json_add_string(out, s->client.front->model_names[0]);
+    json_add_string(out, model);
     JSON_ADD(out, ",\"token_ids\":[");
     json_add_ids(out, r->spec.tokens, r->spec.n_tokens);
     JSON_ADD(out, "],\"kept\":[");
@@ -41,18 +42,22 @@ static void score_add(const struct score *s, const struct request *r, struct byt
     JSON_ADD(out, "}");
 }
 
+static void score_answer(struct http_exchange *x, struct answer *a, const struct request *r)
+{
+    struct bytes out = {0};
+    score_add(a->client->front->model_names[0], r, &out);
+    http_answer(x, &out);
+    bytes_free(&out);
+}
+
 static void score_done(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
                        const char *message)
 {
     struct score *s = (struct score *)a->client;
-    if (reason == FINISH_REASON_ERROR || reason == FINISH_REASON_CANCELLED) {
+    if (reason == FINISH_REASON_ERROR || reason == FINISH_REASON_CANCELLED)
         http_fail(s->x, status, message);
-        return;
-    }
-    struct bytes out = {0};
-    score_add(s, r, &out);
-    http_answer(s->x, &out);
-    bytes_free(&out);
+    else
+        s->api->answer(s->x, a, r);
 }
 
 static void score_free(struct client *client)
@@ -62,7 +67,7 @@ static void score_free(struct client *client)
     free(client);
 }
 
-static const struct client_ops score_ops = {.done = score_done, .free = score_free};
+static const struct client_ops score_ops = {.done = score_done, .release = compress_release, .free = score_free};
 
 // --- where the body is read
 
@@ -91,9 +96,9 @@ static enum status read_prompt(const json_t *body, struct http_input *in)
     return v.prompt ? http_prompt_read(v.prompt, in, in->prompts) : http_messages_read(body, in, in->prompts);
 }
 
-static enum status read_request(const struct client *client, const json_t *body, struct http_input *in,
-                                struct request *r)
+static enum status read_request(const json_t *body, struct http_input *in, struct answer *a)
 {
+    const struct client *client = a->client;
     const Forepack__V1__GenerateRequest *fields = &in->fields.message;
     TRY(read_prompt(body, in));
     TRY(client_check(client, fields->tenant, fields->priority));
@@ -108,7 +113,7 @@ static enum status read_request(const struct client *client, const json_t *body,
     m.n_token_ids = in->prompts->n_ids;
     const struct wire_options options = {
         .conversation = in->prompts->conversation, .text_given = in->prompts->text != NULL, .ids_field = "prompt"};
-    return wire_score_request_read(client->front, &m, &options, r);
+    return wire_score_request_read(client->front, &m, &options, a->request);
 }
 
 // Refuses the message with the error message of status_message(). Frees its answer `a`, which may be NULL.
@@ -132,19 +137,20 @@ static void score_read(const struct http_message *message)
     struct http_input in = {.n_prompts = 0};
     json_t *body = NULL;
     struct answer *a = answer_create(parsed, message->arrived_us);
-    enum status status = http_message_parse(message, &body);
-    if (status == STATUS_OK) status = read_request(parsed->client, body, &in, a->request);
+    const struct http_score_api *api = ((struct score *)parsed->client)->api;
+    enum status status = api->as_sent ? http_message_parse_as_sent(message, &body) : http_message_parse(message, &body);
+    if (status == STATUS_OK) status = api->read(body, &in, a);
     if (status == STATUS_OK) status = answers_reserve(a, &in.retry_us);
     http_input_fini(&in);
     json_decref(body);
     if (status == STATUS_OK) {
-        answers_submit(a, "score");
+        answers_submit(a, api->method);
     } else {
         score_refuse(parsed, a, status, in.retry_us);
     }
 }
 
-void http_score_post(struct http_exchange *x)
+void http_score_start(struct http_exchange *x, const struct http_score_api *api)
 {
     const struct http_service *service = http_context(x);
     if (!http_admit(x)) return;
@@ -152,6 +158,7 @@ void http_score_post(struct http_exchange *x)
     struct score *s = mem_alloc(sizeof *s);
     http_ref(x);
     s->x = x;
+    s->api = api;
     s->client.ops = &score_ops;
     s->client.front = service->front;
     s->client.principal = principal_ref(call->principal);
@@ -160,4 +167,10 @@ void http_score_post(struct http_exchange *x)
     struct parsed_message *parsed = client_message_begin(&s->client, "");
     enum status status = http_message_read(service->front, x, &parsed->waiting, score_read, parsed);
     if (status != STATUS_OK) score_refuse(parsed, NULL, status, 0);
+}
+
+void http_score_post(struct http_exchange *x)
+{
+    static const struct http_score_api api = {.method = "score", .read = read_request, .answer = score_answer};
+    http_score_start(x, &api);
 }

@@ -11,11 +11,14 @@
 #include "lib/base/monotonic_cond.h"
 #include "lib/base/thread.h"
 #include "router/front/http/http_anthropic.h"
+#include "router/front/http/http_batches.h"
+#include "router/front/http/http_files.h"
 #include "router/front/http/http_generation_streamer.h"
 #include "router/front/http/http_info.h"
 #include "router/front/http/http_metrics.h"
 #include "router/front/http/http_openai.h"
 #include "router/front/http/http_responses.h"
+#include "router/front/http/http_score.h"
 #include "router/front/live/live_pages.h"
 #include "router/front/live/metrics_reporter.h"
 #include "router/front/request/intake.h"
@@ -65,6 +68,24 @@ static const struct http_route routes[] = {
     ROUTE("POST", "/v1/messages", messages_post),
     ROUTE("POST", "/v1/messages/count_tokens", http_count_tokens_post),
     ROUTE("POST", "/v1/score", http_score_post),
+    {.method = "POST",
+     .path = "/v1/files",
+     .on_head = http_upload_on_head,
+     .on_body = http_upload_on_body,
+     .on_request = http_upload_on_request,
+     .on_close = http_upload_on_close},
+    ROUTE("GET", "/v1/files", http_files_list),
+    {.method = "GET",
+     .path = "/v1/files/*",
+     .on_request = http_files_get,
+     .on_drain = http_download_on_drain,
+     .on_close = http_download_on_close},
+    ROUTE("DELETE", "/v1/files/*", http_files_delete),
+    ROUTE("POST", "/v1/batches", http_batches_post),
+    ROUTE("GET", "/v1/batches", http_batches_list),
+    ROUTE("POST", "/v1/batches/*", http_batches_cancel),
+    ROUTE("GET", "/v1/batches/*", http_batches_get),
+    ROUTE("POST", "/v1/compress", http_compress_post),
     ROUTE("GET", "/v1/models", http_models_get),
     ROUTE("GET", "/v1/models/*", http_models_get),
     ROUTE("POST", "/tokenize", http_tokenize_post),
@@ -92,14 +113,20 @@ static size_t body_limit(const struct front *front, const struct http_route *rou
     return many || limit > server_limit || strcmp(route->method, "POST") != 0 ? 0 : limit;
 }
 
-static struct http_route *routes_create(const struct front *front, size_t server_limit)
+static struct http_route *routes_create(const struct front *front, const struct http_service_options *options)
 {
+    enum {
+        FORM_BYTES = 64 << 10,
+        BATCH_BODY_BYTES = 256 << 10
+    }; // of an upload, in addition to its file; of a new batch
     struct http_route *list = mem_alloc_array(N_ROUTES + 1, sizeof *list);
     for (int i = 0; i < N_ROUTES; i++) {
         list[i] = routes[i];
-        list[i].on_head = http_call_on_head;
+        if (!list[i].on_head) list[i].on_head = http_call_on_head;
         if (!list[i].on_close) list[i].on_close = http_call_on_close;
-        list[i].max_body_bytes = body_limit(front, &list[i], server_limit);
+        list[i].max_body_bytes = body_limit(front, &list[i], options->max_body_bytes);
+        if (list[i].on_body) list[i].max_body_bytes = options->batching.store.file_bytes + FORM_BYTES;
+        if (list[i].on_request == http_batches_post) list[i].max_body_bytes = BATCH_BODY_BYTES;
     }
     return list;
 }
@@ -162,10 +189,14 @@ enum status http_service_open(struct front *front, const struct http_service_opt
     service->streams.ping_after_us = 1000 * (options->ping_ms ? options->ping_ms : PING_MS);
     service->ping_every_us = service->streams.ping_after_us / PING_CHECKS;
     service->started_s = (int64_t)time(NULL);
-    service->routes = routes_create(front, options->max_body_bytes);
+    service->routes = routes_create(front, options);
     service->reporter = metrics_reporter_open(front);
     service->live = live_pages_open(front);
     enum status status = server_open(service, options);
+    if (status == STATUS_OK && options->batching.store.folder) {
+        status = http_batching_open(service, &options->batching, &service->batching);
+        if (status != STATUS_OK) http_server_close(service->server, 0);
+    }
     if (status != STATUS_OK) {
         live_pages_close(service->live);
         live_pages_free(service->live);
@@ -186,6 +217,11 @@ void http_service_reload(struct http_service *service)
     if (service) http_server_reload(service->server);
 }
 
+void http_service_drain(struct http_service *service)
+{
+    if (service) http_batching_stop(service->batching);
+}
+
 int http_service_port(const struct http_service *service)
 {
     return service ? http_server_port(service->server) : -1;
@@ -200,6 +236,7 @@ void http_service_close(struct http_service *service, int grace_ms)
     pthread_mutex_unlock(&service->lock);
     pthread_join(service->pinger, NULL);
     live_pages_close(service->live);
+    http_batching_stop(service->batching);
     http_server_close(service->server, grace_ms);
     metrics_reporter_close(service->reporter);
 }
@@ -208,6 +245,7 @@ void http_service_free(struct http_service *service)
 {
     if (!service) return;
     live_pages_free(service->live);
+    http_batching_close(service->batching);
     bytes_free(&service->streams.scratch);
     pthread_cond_destroy(&service->wake);
     pthread_mutex_destroy(&service->lock);

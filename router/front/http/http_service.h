@@ -31,12 +31,16 @@
 //   http_info.c         models, tokenize, detokenize, tokenizer_info, health, ready, version
 //   http_score.c        /v1/score
 //   http_metrics.c      /metrics
+//   http_batching.c     opens the folder of files and batches; runs the requests of batches
+//   http_files.c        /v1/files, with http_upload.c and http_download.c
+//   http_batches.c      /v1/batches
 //   live_pages.c        the live page at / and its events
 //   live_snapshot.c     writes the content of these events
 #pragma once
 
 #include <pthread.h>
 
+#include "router/front/http/http_batching.h"
 #include "router/front/http/http_generation.h"
 
 struct http_service {
@@ -45,8 +49,9 @@ struct http_service {
     struct http_streams streams; // core's thread only
     struct metrics_reporter *reporter;
     struct live_pages *live;
-    int64_t started_s;         // Unix time
-    struct http_route *routes; // owned
+    struct http_batching *batching; // NULL: no --batch-dir
+    int64_t started_s;              // Unix time
+    struct http_route *routes;      // owned
     pthread_t pinger;
     pthread_mutex_t lock; // guards `closing`
     pthread_cond_t wake;
@@ -67,6 +72,7 @@ struct http_service_options {
     // As in http_server_options; 0: its default.
     int64_t stall_ms, max_connection_age_ms;
     size_t max_unread_bytes, max_all_unread_bytes;
+    struct http_batching_options batching;
 };
 
 // Opens the service, which serves until it is closed. Returns UNAVAILABLE or INVALID if it cannot listen;
@@ -74,6 +80,7 @@ struct http_service_options {
 enum status http_service_open(struct front *front, const struct http_service_options *options,
                               struct http_service **service_p);
 void http_service_reload(struct http_service *service);    // see http_server_reload(); NULL is allowed
+void http_service_drain(struct http_service *service);     // stops the batches; NULL is allowed
 int http_service_port(const struct http_service *service); // -1 for NULL
 // Waits up to grace_ms for running exchanges, then disconnects. Their last events are posted to the core's thread. So
 // close the service before loop_stop(), and free it after loop_stop(). Both functions allow NULL.

@@ -23,6 +23,7 @@ struct metrics_reporter {
     struct ask *asks;
     int n_asks, capacity;
     struct http_server_status http;
+    struct batch_metrics batch;
     bool is_copied; // the core's thread has filled in `core`
     struct core_metrics core;
     bool stopping;
@@ -53,6 +54,11 @@ static void snapshot_take(struct metrics_reporter *reporter, struct metrics_snap
     if (front->tracer) tracer_get_counts(front->tracer, &snapshot->trace);
     for (int status = 0; status < STATUS_COUNT && front->refusals; status++)
         snapshot->refused[status] = atomic_load(&front->refusals->counts[status]);
+    if (front->compressed)
+        snapshot->compressed =
+            (struct compression_counts){.requests = atomic_load(&front->compressed->requests),
+                                        .tokens_before = atomic_load(&front->compressed->tokens_before),
+                                        .tokens_after = atomic_load(&front->compressed->tokens_after)};
     loop_post(front->loop, event_copy, reporter);
     pthread_mutex_lock(&reporter->lock);
     while (!reporter->is_copied)
@@ -60,6 +66,7 @@ static void snapshot_take(struct metrics_reporter *reporter, struct metrics_snap
     reporter->is_copied = false;
     snapshot->core = reporter->core;
     snapshot->http = reporter->http;
+    snapshot->batch = reporter->batch;
     pthread_mutex_unlock(&reporter->lock);
 }
 
@@ -114,10 +121,12 @@ struct metrics_reporter *metrics_reporter_open(const struct front *front)
 }
 
 void metrics_reporter_ask(struct metrics_reporter *reporter, enum metrics_format format,
-                          const struct http_server_status *http, metrics_answer_fn answer, void *arg)
+                          const struct http_server_status *http, const struct batch_metrics *batch,
+                          metrics_answer_fn answer, void *arg)
 {
     pthread_mutex_lock(&reporter->lock);
     reporter->http = *http;
+    reporter->batch = *batch;
     MEM_GROW(reporter->asks, reporter->n_asks, reporter->capacity);
     reporter->asks[reporter->n_asks++] = (struct ask){format, answer, arg};
     pthread_cond_signal(&reporter->changed);

@@ -14,9 +14,10 @@ typedef void (*metrics_answer_fn)(void *arg, enum metrics_format format, const c
 
 // Borrows the front, whose loop and pool must run until metrics_reporter_close().
 struct metrics_reporter *metrics_reporter_open(const struct front *front);
-// Asks for the metrics without blocking. `http` has the current counts of the HTTP server. If several requests share a
-// copy, the `http` counts of the last request are used. Any thread.
+// Asks for the metrics without blocking. `http` and `batch` have the current counts of the HTTP service. If several
+// requests share a copy, the counts of the last request are used. Any thread.
 void metrics_reporter_ask(struct metrics_reporter *reporter, enum metrics_format format,
-                          const struct http_server_status *http, metrics_answer_fn answer, void *arg);
+                          const struct http_server_status *http, const struct batch_metrics *batch,
+                          metrics_answer_fn answer, void *arg);
 // Answers the requests that came before, then ends the thread. NULL is allowed.
 void metrics_reporter_close(struct metrics_reporter *reporter);

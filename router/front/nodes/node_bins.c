@@ -125,6 +125,7 @@ static void sequence_fill(const struct request *r, Forepack__Cluster__V1__Sampli
     m->draft_ids = (uint32_t *)r->draft; // never negative
     m->n_draft_ids = (size_t)r->n_draft;
     m->drafts = request_is_drafted(r);
+    m->background = r->spec.background;
     if (r->trace) m->trace = r->trace->trace_text;
     if (r->spec.sampling.repetition_penalty != 1 && r->usage.kept_tokens < r->spec.n_tokens) {
         m->penalty_ids = (uint32_t *)r->spec.tokens; // penalties count pruned tokens too

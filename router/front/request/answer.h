@@ -46,6 +46,7 @@ struct client_ops {                           // core's thread
 struct client {
     const struct client_ops *ops;
     const struct front *front;
+    bool background;                        // its requests use what other requests leave (struct request_spec)
     struct principal *principal;            // valid until `free` returns; NULL: no API keys are used
     struct trace_context *trace;            // owned; NULL: requests are not traced. Constant once a message is read
     struct parsed_message *parsed_messages; // messages not yet submitted or refused; guarded by front->parsed_messages

@@ -325,6 +325,7 @@ static enum status check_bounds(struct intake_pool *pool, const struct intake_jo
 {
     const struct intake_pool_options *o = &pool->options;
     size_t bytes = pool->waiting_bytes + pool->running_bytes;
+    if (pool->closing) return status_fail(STATUS_UNAVAILABLE, "the router is shutting down");
     if (pool->waiting >= o->max_jobs || (bytes && bytes + job->bytes > o->max_bytes)) {
         return status_fail(
             STATUS_EXHAUSTED,

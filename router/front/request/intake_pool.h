@@ -71,8 +71,9 @@ struct intake_pool_options {
 struct intake_pool *intake_pool_open(const struct intake_pool_options *options);
 // Changes two options of a running pool.
 void intake_pool_set_bounds(struct intake_pool *pool, int max_jobs, int tenant_share_percent);
-// Adds a job. Returns EXHAUSTED if a limit is reached. The caller then still owns the job, and status_message() has the
-// error message for the client. If `owner` is NULL, the job is not dropped before intake_pool_close().
+// Adds a job. Returns EXHAUSTED if a limit is reached, UNAVAILABLE if the pool closes. The caller then still owns the
+// job, and status_message() has the error message for the client. If `owner` is NULL, the job is not dropped before
+// intake_pool_close().
 enum status intake_pool_add(struct intake_pool *pool, struct intake_job *job, struct intake_owner *owner);
 // Drops the owner's waiting jobs on the calling thread. Running jobs continue.
 void intake_pool_cancel(struct intake_pool *pool, struct intake_owner *owner);
