@@ -98,7 +98,7 @@ static void running_check(struct world *w, const struct core *c, const struct sh
     HOLDS(r->shadow == s && request_table_find(&c->table, r->number) == r && !r->id);
     HOLDS(node && node->hello.role == NODE_WORKER && node->sched.account.requests.count == 1);
     HOLDS(r->usage.kept_tokens == r->spec.n_tokens && r->spec.n_tokens == s->n_tokens);
-    HOLDS(!r->sched.tenant_queue && !r->account.run && s->tries <= SHADOW_TRIES);
+    HOLDS(!r->sched.tenant_queue && !r->sched.run && s->tries <= SHADOW_TRIES);
 }
 
 static uint64_t sum_of(const uint64_t *counts, int n)
