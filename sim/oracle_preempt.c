@@ -95,7 +95,7 @@ static int64_t tokens_between(const struct sched_request *r)
 
 static bool is_due(const struct sched_request *r)
 {
-    return !r->runs_alone && (r->usage->preemptions == 0 || new_tokens(r) >= tokens_between(r));
+    return !r->runs_alone && r->tenant_queue && (r->usage->preemptions == 0 || new_tokens(r) >= tokens_between(r));
 }
 
 static const char *check_preempted(const struct core *c, const struct sched_request *r)

@@ -58,7 +58,6 @@ static int64_t request_sent(struct world *w, struct sim_node *node, struct prefi
     const struct request *of_shadow = shadow_of_number(w, number);
     if (of_shadow) { // shares nothing
         sim_node_computed(node)->blocks_placed += blocks_max(of_shadow, of_shadow->usage.kept_tokens);
-        oracle_ledger_rows(of_shadow, of_shadow->usage.kept_tokens);
         return sched_request_message_bytes(&of_shadow->sched);
     }
     if (!r || r->number != number || !r->account.node) {
