@@ -40,7 +40,8 @@ struct listen_options {
              "names"},                                                                                                 \
     {.name = "max-connections-per-address", .type = OPTION_INT, .value = &(l).connections_per_address, .max = 1000000,  \
      .default_text = "0", .help = "limit of connections from one address, for the gRPC port and the HTTP port each "     \
-                                  "(IPv6: from one /64); 0: no limit"},                                                    \
+                                  "(IPv6: from one /64); an address that breaks limits again and again is refused for "    \
+                                  "10 s; 0: no limit"},                                                                    \
     {.name = "trusted-proxies", .type = OPTION_STRING, .value = &(l).trusted_proxies, .placeholder = "NETWORK,...",        \
      .help = "proxies of the HTTP port and the gRPC port, such as 10.0.0.0/8: their X-Forwarded-For or Forwarded names "    \
              "the client that --max-connections-per-address counts; default: none"},                                       \

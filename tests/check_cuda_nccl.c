@@ -160,7 +160,15 @@ START_TEST(micro_batches_are_summed_in_a_second_stream)
     for (int r = 0; r < ROWS_MAX; r++)
         token[r] = r % 10, position[r] = r, blocks[r / KV_BLOCK_TOKENS] = r / KV_BLOCK_TOKENS;
     int32_t row_start[2] = {0, ROWS_MAX}, kv_len = 0;
-    struct ragged_batch batch = {ROWS_MAX, token, position, 1, row_start, &kv_len, blocks, ROWS, .smoothing_window = 1};
+    struct ragged_batch batch = {.n_rows = ROWS_MAX,
+                                 .token = token,
+                                 .position = position,
+                                 .n_seqs = 1,
+                                 .row_start = row_start,
+                                 .kv_len = &kv_len,
+                                 .block_table = blocks,
+                                 .max_blocks = ROWS,
+                                 .smoothing_window = 1};
     const struct pass pass = {&batch, &sums, sum_stage, no_logits, STAGES, ROWS};
     for (int i = 0; i < 3; i++) {
         sums.stages_issued = 0;

@@ -30,7 +30,6 @@ enum { END_STREAM = 1, END_HEADERS = 4 };
 static char folder[] = "/tmp/forepack-hostile-XXXXXX";
 static struct rpc_server *server;
 static SSL_CTX *context; // of the clients; NULL: plain text
-static int max_calls = CALLS;
 
 // --- the server
 
@@ -63,7 +62,7 @@ static void server_open_with(bool tls, bool proof, int per_address)
                                                                .tls = tls ? &files : NULL,
                                                                .authorise = proof ? authorise : NULL,
                                                                .proof = proof,
-                                                               .max_calls = max_calls,
+                                                               .max_calls = CALLS,
                                                                .max_connections_per_address = per_address,
                                                                .threads = 1},
                                   &server) == STATUS_OK,
@@ -468,31 +467,6 @@ START_TEST(calls_one_after_another_are_not_bounded)
 }
 END_TEST
 
-// Writes all calls at once, so that the allowance grows by little meanwhile.
-START_TEST(calls_without_an_answer_are_bounded)
-{
-    enum { UNANSWERED = 5000, MANY = 3 * UNANSWERED };
-    struct block b = block_of("/t/Wait");
-    uint8_t *bytes = mem_alloc(MANY * (9 + b.size));
-    size_t n = 0, n_below = 0;
-    for (uint32_t i = 0; i < MANY; i++) {
-        if (i == UNANSWERED) n_below = n;
-        n += frame_write(bytes + n, HEADERS, END_HEADERS, 2 * i + 1, b.bytes, b.size);
-    }
-    max_calls = MANY;
-    server_open(_i, false);
-    max_calls = CALLS;
-    struct client c = client_open(), d = client_open();
-    ck_assert(client_write(&c, bytes, n_below));
-    ck_assert(is_served(&c));
-    client_close(&c);
-    client_write(&d, bytes, n); // the server may close the connection before all is sent
-    expect_end(&d, "it opens too many calls that get no answer");
-    server_close();
-    free(bytes);
-}
-END_TEST
-
 START_TEST(a_header_block_without_end_is_closed)
 {
     server_open(_i, false);
@@ -735,7 +709,6 @@ SUITE("net_hostile")
     LOOP(the_number_of_headers_is_bounded, 0, modes);
     LOOP(concurrent_calls_are_bounded, 0, modes);
     LOOP(calls_one_after_another_are_not_bounded, 0, modes);
-    LOOP(calls_without_an_answer_are_bounded, 0, modes);
     LOOP(a_header_block_without_end_is_closed, 0, modes);
     LOOP(frames_that_carry_nothing_are_bounded, 0, modes);
     LOOP(another_protocol_is_refused, 0, modes);

@@ -108,6 +108,24 @@ START_TEST(idle_workers_sleep_and_wake_up)
 }
 END_TEST
 
+// Workers spin after a run, then sleep.
+START_TEST(a_pool_is_awake_until_its_workers_sleep)
+{
+    struct thread_pool *pool;
+    struct count c = {.threads = 2};
+    ck_assert_int_eq(thread_pool_open(1, NULL, true, &pool), STATUS_OK);
+    ck_assert(thread_pool_is_awake(pool)); // it has no workers
+    thread_pool_close(pool);
+    ck_assert_int_eq(thread_pool_open(2, NULL, true, &pool), STATUS_OK);
+    for (int run = 0; run < 3; run++) {
+        thread_pool_run(pool, THREAD_POOL_STATIC, count_item, &c, MAX_ITEMS);
+        while (thread_pool_is_awake(pool)) // the test's time limit bounds this
+            sched_yield();
+    }
+    thread_pool_close(pool);
+}
+END_TEST
+
 START_TEST(a_pool_that_does_not_spin_runs_every_item)
 {
     struct thread_pool *pool;
@@ -304,6 +322,7 @@ SUITE("thread_pool")
     TEST(threads_without_cores_are_not_bound);
     TEST(the_caller_leaves_a_core_that_another_process_uses);
     TEST(idle_workers_sleep_and_wake_up);
+    TEST(a_pool_is_awake_until_its_workers_sleep);
     TEST(a_pool_that_does_not_spin_runs_every_item);
     TEST(a_pool_may_close_without_a_run);
 }

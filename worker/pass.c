@@ -250,7 +250,7 @@ static void add_waiting_prompts(struct scheduler *s, struct pass_builder *b)
 // Returns the largest number of rows of a pass. In a pass of background sequences, a row for each decode is left.
 static int rows_max(const struct scheduler *s)
 {
-    enum { PART = 16, PROMPT_ROWS_MIN = 64 };
+    enum { PART = 32, PROMPT_ROWS_MIN = 32 };
     int budget = s->limits.token_budget, rows = s->n_running + PROMPT_ROWS_MIN;
     if (!s->is_background) return budget;
     if (rows < budget / PART) rows = budget / PART;

@@ -30,8 +30,9 @@ static const struct gemm_blocking row_major_blocking = {192, 512, 1}, tiled_bloc
 // many queries per item.
 enum { ATTEND_QUERIES = 48, ATTEND_QUERIES_TILED = 256, ATTEND_ITEMS = 8 };
 
-// Work below this many multiply-adds runs on the calling thread: waking other threads costs a few microseconds.
-enum { MIN_PARALLEL_WORK = 1 << 17 };
+// Work below this many multiply-adds runs on the calling thread: handing it to threads that spin costs a microsecond or
+// two, and waking threads that sleep costs tens.
+enum { MIN_PARALLEL_WORK = 1 << 17, MIN_WAKING_WORK = 1 << 19 };
 
 struct tensor {
     struct tensor *next; // list of the backend's tensors, for close
@@ -167,11 +168,17 @@ static inline struct cpu *cpu_of(struct backend *b)
     return (struct cpu *)b;
 }
 
-// Calls fn for each item. Uses all threads if `work`, the multiply-adds of all items, is worth waking them.
+// Returns true if `work`, in multiply-adds, is worth the use of all threads.
+static inline bool cpu_work_is_parallel(const struct cpu *cpu, int64_t work)
+{
+    return work >= MIN_WAKING_WORK || (work >= MIN_PARALLEL_WORK && thread_pool_is_awake(cpu->pool));
+}
+
+// Calls fn for each item, on all threads if `work`, the multiply-adds of all items, is worth it.
 static inline void cpu_run(const struct cpu *cpu, enum thread_pool_order order, int64_t work, thread_pool_fn fn,
                            void *arg, int n_items)
 {
-    if (work >= MIN_PARALLEL_WORK) {
+    if (cpu_work_is_parallel(cpu, work)) {
         thread_pool_run(cpu->pool, order, fn, arg, n_items);
         return;
     }
@@ -183,7 +190,7 @@ static inline void cpu_run(const struct cpu *cpu, enum thread_pool_order order, 
 static inline void cpu_run_groups(const struct cpu *cpu, int64_t work, thread_pool_fn fn, void *arg, int n_groups,
                                   int size)
 {
-    if (work >= MIN_PARALLEL_WORK) {
+    if (cpu_work_is_parallel(cpu, work)) {
         thread_pool_run_groups(cpu->pool, fn, arg, n_groups, size);
         return;
     }

@@ -249,6 +249,11 @@ void thread_pool_run(struct thread_pool *pool, enum thread_pool_order order, thr
     pool_run(pool, order, fn, arg, n_items, 1);
 }
 
+bool thread_pool_is_awake(const struct thread_pool *pool)
+{
+    return atomic_load_explicit(&pool->sleepers, memory_order_relaxed) == 0; // a late value costs time only
+}
+
 void thread_pool_run_groups(struct thread_pool *pool, thread_pool_fn fn, void *arg, int n_groups, int size)
 {
     pool_run(pool, THREAD_POOL_STATIC, fn, arg, n_groups, size);

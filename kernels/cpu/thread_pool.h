@@ -46,6 +46,9 @@ void thread_pool_close(struct thread_pool *pool); // NULL is fine; no run may be
 // the caller's earlier writes, and the caller sees the items' writes afterwards.
 void thread_pool_run(struct thread_pool *pool, enum thread_pool_order order, thread_pool_fn fn, void *arg, int n_items);
 
+// Returns true if no worker sleeps: the next run need not wake one, which takes tens of microseconds.
+bool thread_pool_is_awake(const struct thread_pool *pool);
+
 // Like thread_pool_run in THREAD_POOL_STATIC order, but items [g * size, (g + 1) * size) of each group g are in one
 // thread's range.
 void thread_pool_run_groups(struct thread_pool *pool, thread_pool_fn fn, void *arg, int n_groups, int size);

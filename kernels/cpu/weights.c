@@ -489,16 +489,36 @@ void cpu_weight_free(struct weight *w)
     free(w);
 }
 
-// Returns word k of a row. A row of a tied table is a column of one of the head's panels.
-static inline uint32_t table_word(const struct weight *table, int64_t row, int64_t k)
+// Converts `columns` numbers of a row to floats. The words that hold them are `stride` words apart.
+static void words_convert(const uint32_t *word, int64_t stride, bool bf16, int64_t columns, float *out)
 {
-    const struct weight *head = table->head;
-    if (!head) return table->table[row * table->words + k];
+    if (!bf16) {
+        for (int64_t i = 0; i < columns; i++)
+            out[i] = f32_from_bits(word[i * stride]);
+        return;
+    }
+    for (int64_t i = 0; i < columns / 2; i++) {
+        out[2 * i] = f32_from_bits(word[i * stride] << 16);
+        out[2 * i + 1] = f32_from_bits(word[i * stride] & 0xffff0000);
+    }
+    if (columns % 2) out[columns - 1] = f32_from_bits(word[columns / 2 * stride] << 16);
+}
+
+// Converts a row of a tied table, which is a column of one of the head's panels.
+static void head_row_convert(const struct weight *head, int64_t row, bool bf16, int64_t columns, float *out)
+{
     const uint32_t *panel = head->panels + (size_t)(row / PANEL_COLUMNS) * (size_t)head->words * PANEL_COLUMNS;
-    int column = (int)(row % PANEL_COLUMNS);
-    if (!head->tiled) return panel[k * PANEL_COLUMNS + column];
-    return panel[tiled_panel_at(head->words, (int)(k - k % TILE_SIDE), column - column % TILE_SIDE) +
-                 (size_t)(k % TILE_SIDE * TILE_SIDE + column % TILE_SIDE)];
+    const int column = (int)(row % PANEL_COLUMNS);
+    if (!head->tiled) {
+        words_convert(panel + column, PANEL_COLUMNS, bf16, columns, out);
+        return;
+    }
+    const int64_t of_tile = bf16 ? 2 * TILE_SIDE : TILE_SIDE;
+    for (int64_t at = 0; at < columns; at += of_tile) {
+        const size_t tile = tiled_panel_at(head->words, (int)(bf16 ? at / 2 : at), column - column % TILE_SIDE);
+        words_convert(panel + tile + column % TILE_SIDE, TILE_SIDE, bf16,
+                      columns - at < of_tile ? columns - at : of_tile, out + at);
+    }
 }
 
 void cpu_embedding_row(const struct weight *table, bool bf16, int32_t token, float *out)
@@ -508,8 +528,8 @@ void cpu_embedding_row(const struct weight *table, bool bf16, int32_t token, flo
         memset(out, 0, (size_t)table->columns * sizeof *out);
         return;
     }
-    for (int64_t i = 0; i < table->columns; i++) {
-        uint32_t word = table_word(table, row, bf16 ? i / 2 : i);
-        out[i] = f32_from_bits(!bf16 ? word : i % 2 ? word & 0xffff0000 : word << 16);
-    }
+    if (table->head)
+        head_row_convert(table->head, row, bf16, table->columns, out);
+    else
+        words_convert(table->table + row * table->words, 1, bf16, table->columns, out);
 }

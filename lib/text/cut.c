@@ -9,13 +9,6 @@
 
 enum { UNIT_BYTES_MIN = 32, UNIT_BYTES_MAX = 1024 };
 
-void cut_add(struct cut_units *units, struct cut_unit unit)
-{
-    if (unit.range.start == unit.range.end) return;
-    MEM_GROW(units->units, units->n, units->capacity);
-    units->units[units->n++] = unit;
-}
-
 void cut_units_free(struct cut_units *units)
 {
     free(units->units);

@@ -25,7 +25,8 @@ enum {
     INPUT_BYTES = 200 << 20,    // largest input file
     RESERVE_BYTES = 64 << 10,   // kept on the disk for the end of a batch
 };
-#define TICK_US      100000 // the window is asked for again after this time
+#define TICK_US      100000  // the window is asked for again after this time
+#define IDLE_US      1000000 // the same without unfinished batches: files may have expired
 #define PAUSE_US     250000
 #define PAUSE_MAX_US 8000000
 #define EXPIRE_US    10000000
@@ -520,7 +521,7 @@ static void queues_run(struct batch_runner *runner, struct batch_command *comman
 
 static int64_t wait_until_us(const struct batch_runner *runner)
 {
-    int64_t now_us = clock_now_us(), tick_us = now_us + TICK_US;
+    int64_t now_us = clock_now_us(), tick_us = now_us + (runner->jobs ? TICK_US : IDLE_US);
     bool paused = runner->paused_until_us > now_us && runner->paused_until_us < tick_us;
     return paused ? runner->paused_until_us : tick_us;
 }
@@ -542,8 +543,10 @@ static void *runner_run(void *arg)
         expire(runner, clock_now_us());
         jobs_fill(runner);
         worked = jobs_step(runner);
-        end_requests(runner);
-        start_requests(runner);
+        if (runner->jobs) {
+            end_requests(runner);
+            start_requests(runner);
+        }
         pthread_mutex_lock(&runner->lock);
     }
     pthread_mutex_unlock(&runner->lock);
