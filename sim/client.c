@@ -7,6 +7,7 @@
 #include "lib/base/mem.h"
 #include "lib/text/prefill_limit.h"
 #include "sim/client_state.h"
+#include "sim/crowd.h"
 #include "sim/oracle_fair.h"
 #include "sim/oracle_shadow.h"
 #include "sim/placement.h"
@@ -117,6 +118,7 @@ static bool on_tokens(void *user, const int32_t *tokens, const struct token_logp
         client->waited_us = client->w->now_us - client->submitted_us;
         client->result.first_us = client->w->now_us;
         placement_answered(client);
+        crowd_first_token(client);
     } else if (client->w->clients->gaps_ms) {
         samples_add(client->w->clients->gaps_ms, (double)(client->w->now_us - client->result.last_us) / 1e3);
     }
@@ -200,7 +202,7 @@ struct client *client_of_number(const struct world *w, uint64_t number)
 static void client_begin(struct client *client)
 {
     client->submitted_us = client->w->now_us;
-    client->preemptions = 0;
+    client->preemptions = client->sends = 0;
     client->r = request_make(client);
     client->r->sink = (struct request_sink){on_tokens, client_check_prompt_logprobs, on_done, client};
     world_digest(client->w, (uint64_t)client->plan->id);
@@ -219,6 +221,7 @@ static void client_submit(struct world *w, const struct event *event)
     client_number(w->clients, client);
     core_submit(sim_router_core(w->router), client->r, w->now_us);
     client_check_intake(client);
+    crowd_submitted(client);
 }
 
 // Posts the request to the router, which handles the request when its thread runs.
@@ -342,11 +345,15 @@ struct clients *clients_create(struct world *w)
         clients->of_action[i].w = w;
         clients->of_action[i].plan = &w->scenario->actions[i];
     }
+    clients->counts_passes = crowd_applies(w->scenario);
+    clients->n_actions = w->scenario->n_actions;
     return clients;
 }
 
 void clients_free(struct clients *clients)
 {
+    for (int i = 0; i < clients->n_actions; i++)
+        free(clients->of_action[i].passes);
     free(clients->of_action);
     free(clients->of_number);
     free(clients);

@@ -12,6 +12,7 @@
 #include "sim/client_state.h"
 #include "sim/expect_score.h"
 #include "sim/oracle_estimate.h"
+#include "sim/oracle_ledger.h"
 #include "sim/router.h"
 
 // --- intake
@@ -154,6 +155,7 @@ void client_check_prompt_logprobs(void *user, const struct token_logprob *logpro
     if (client->ended || !client->r || client->received) client_fail(client, "prompt log-probabilities after a token");
     const struct request_spec *spec = &client->r->spec;
     if (!client->n_prompt_logprobs) client->prompt_entry = ANSWER_START;
+    oracle_ledger_output(client->w, client->r, 0, n);
     for (int i = 0; i < n && !client->w->failed; i++) {
         int at = client->n_prompt_logprobs++;
         client->prompt_entry = answer_entry(client->prompt_entry, spec->tokens[at], at);
@@ -185,7 +187,10 @@ void client_check_token(struct client *client, const struct request *r, int32_t 
                    token, expected, stops ? ", the end of the text" : "");
     }
     expect_advance(&client->expect, token);
+    oracle_ledger_output(client->w, r, 1, sampling_needs_host(&r->spec.sampling, client->received));
+    client->sends = 0;
     client->received++;
+    if (client->received > client->plan->request.max_tokens) client_fail(client, "got more tokens than max_tokens");
 }
 
 // --- the end

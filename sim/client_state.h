@@ -28,6 +28,9 @@ struct client {
     uint64_t prompt_entry;     // content of the KV entry before the next prompt token
     int tries;
     int preemptions; // preemptions of the request until it was placed last
+    int64_t *passes; // [n_passes] passes of each node when it arrived, if its first token is bounded (crowd.h); owned
+    int n_passes;
+    int sends; // times that it was sent to a worker group since its last token, not counting preemptions
     bool arrived, ended, left, tainted;
     int64_t read_until_us; // time at which the client will have read all tokens sent so far
     int64_t submitted_us, waited_us;
@@ -36,10 +39,12 @@ struct client {
 };
 
 struct clients {
-    struct client *of_action;  // [n_actions], set for requests only
+    struct client *of_action; // [n_actions], set for requests only
+    int n_actions;
     struct client **of_number; // [n_numbers] by the router's number of the request
     int n_numbers, numbers_capacity;
     int n_arrived, n_ended;
+    bool counts_passes;      // see crowd_applies()
     struct samples *gaps_ms; // borrowed; NULL: times between tokens are not recorded
 };
 

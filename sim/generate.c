@@ -9,6 +9,7 @@
 #include "lib/text/generation.h"
 #include "router/core/agreement.h"
 #include "sim/calibrations.h"
+#include "sim/crowd.h"
 #include "sim/lies.h"
 
 enum { HEADS_MAX = 6, TENANTS_MAX = 5 };
@@ -440,8 +441,16 @@ static void draw_shadows(struct swarm *g)
     o->shadow_promise = between(g, 100, 990);
 }
 
+// One in CROWDS scenarios is of crowd.h.
+enum { CROWDS = 16 };
+
 void scenario_generate(uint64_t seed, int64_t events, struct scenario *s)
 {
+    struct random_source crowd = random_stream(seed, 1);
+    if (random_below(&crowd, CROWDS) == 0) {
+        crowd_generate(&crowd, s);
+        return;
+    }
     struct swarm g = {.random = random_stream(seed, 0), .s = s};
     scenario_init(s);
     draw_options(&g);

@@ -52,6 +52,15 @@ static void lie_load(struct random_source *random, node_message *m)
     m->heartbeat->held_kv_blocks = (uint32_t)any_number(random);
 }
 
+static void one_token_more(Forepack__Cluster__V1__SequenceResult *r)
+{
+    uint32_t *ids = mem_alloc_array(r->n_token_ids + 1, sizeof *ids);
+    if (r->n_token_ids) memcpy(ids, r->token_ids, r->n_token_ids * sizeof *ids);
+    free(r->token_ids);
+    r->token_ids = ids;
+    r->n_token_ids++;
+}
+
 static void lie_result(enum lie lie, struct random_source *random, Forepack__Cluster__V1__SequenceResult *r)
 {
     static char error[] = "broken \xff\xfe";
@@ -64,6 +73,7 @@ static void lie_result(enum lie lie, struct random_source *random, Forepack__Clu
     if (lie == LIE_TOKENS) {
         for (size_t i = 0; i < r->n_token_ids; i++)
             r->token_ids[i] = one_in(random, 3) ? (uint32_t)any_number(random) : r->token_ids[i] ^ 1;
+        if (one_in(random, 3)) one_token_more(r);
     }
     if (lie != LIE_ENDS || !one_in(random, 3)) return;
     r->finish = (Forepack__Cluster__V1__Finish)(1 + random_below(random, 5)); // may be unknown to this version
@@ -117,6 +127,8 @@ static void lie_in(enum lie lie, struct random_source *random, node_message *m)
 {
     if (lie == LIE_COSTS) lie_costs(random, m);
     if (lie == LIE_LOAD) lie_load(random, m);
+    if (lie == LIE_SILENT && m->kind_case == FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HEARTBEAT)
+        m->heartbeat->running = 1000; // it has lost none
     if (m->kind_case == FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_STEP) {
         for (size_t i = 0; i < m->step->n_results; i++)
             lie_result(lie, random, m->step->results[i]);
@@ -163,6 +175,7 @@ static bool is_result(const uint8_t *bytes, size_t n)
 
 void lie_send(enum lie lie, struct random_source *random, const uint8_t *bytes, size_t n, lie_send_fn *send, void *arg)
 {
+    if (lie == LIE_SILENT && is_result(bytes, n)) return;
     if (lie == LIE_LOSE && is_result(bytes, n) && one_in(random, 2)) return;
     if (lie == LIE_GARBAGE && one_in(random, 20)) send_garbage(random, n, send, arg);
     bool whole = lie == LIE_TWICE || lie == LIE_IDS || lie == LIE_GARBAGE || lie == LIE_LOSE;

@@ -18,6 +18,7 @@ enum lie {
     LIE_GARBAGE, // bytes that are no message, or a second Hello
     LIE_LOSE,    // results are left out
     LIE_RATES,   // keep rates and the reasons for them
+    LIE_SILENT,  // heartbeats with progress, but no results
     LIES
 };
 

@@ -72,7 +72,8 @@ static bool room_is_right(const struct scheduler *s)
 {
     int left = block_manager_n_free(s->blocks) - blocks_reserved(s);
     for (int blocks = left > 0 ? left : 1; blocks <= left + 1; blocks++) {
-        struct sequence q = {.n_kept = blocks * KV_BLOCK_TOKENS, .n_tokens = blocks * KV_BLOCK_TOKENS};
+        struct sequence q = {
+            .n_kept = blocks * KV_BLOCK_TOKENS, .n_tokens = blocks * KV_BLOCK_TOKENS, .rope = &s->config->rope};
         q.sampling.max_tokens = 1;
         if (admission_may_start(s, &q) != (blocks <= left && s->n_running < s->limits.max_seqs)) return false;
     }

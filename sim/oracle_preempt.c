@@ -72,7 +72,7 @@ static bool is_allowed(const struct core *c, const struct sched_request *waits, 
                        double rounding)
 {
     const struct tenant_queue *to = waits->tenant_queue, *from = runs->tenant_queue;
-    int32_t priority = waits->spec->priority, other = runs->spec->priority;
+    int32_t priority = priority_clamp(waits->spec->priority), other = priority_clamp(runs->spec->priority);
     double held, other_held, more = share_of(waits, request_of((struct sched_request *)runs)->account.node);
     int slots = count_held(c, to, &held);
     count_held(c, from, &other_held);
@@ -95,7 +95,7 @@ static int64_t tokens_between(const struct sched_request *r)
 
 static bool is_due(const struct sched_request *r)
 {
-    return !r->runs_alone && (r->usage->preemptions == 0 || new_tokens(r) >= tokens_between(r));
+    return !r->runs_alone && r->tenant_queue && (r->usage->preemptions == 0 || new_tokens(r) >= tokens_between(r));
 }
 
 static const char *check_preempted(const struct core *c, const struct sched_request *r)

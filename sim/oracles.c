@@ -7,6 +7,7 @@
 #include "sim/node.h"
 #include "sim/oracle_estimate.h"
 #include "sim/oracle_index.h"
+#include "sim/oracle_ledger.h"
 #include "sim/oracle_measures.h"
 #include "sim/oracle_preempt.h"
 #include "sim/oracle_status.h"
@@ -154,6 +155,8 @@ void oracles_check(struct world *w)
         int n = 0, open[NODE_ROLES] = {0};
         oracle_waiting(w, c, &c->waiting[NODE_SPECULATOR], &n);
         oracle_waiting(w, c, &c->waiting[NODE_WORKER], &n);
+        oracle_ledger_check(w, &c->waiting[NODE_SPECULATOR]);
+        oracle_ledger_check(w, &c->waiting[NODE_WORKER]);
         for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node)) {
             check_node(w, node);
             n += node->sched.account.requests.count;

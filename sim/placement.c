@@ -8,9 +8,13 @@
 #include "sim/client_state.h"
 #include "sim/node.h"
 #include "sim/oracle_fair.h"
+#include "sim/oracle_ledger.h"
 #include "sim/router.h"
 
 enum { OPTIONS_BYTES = 1024 };
+
+// Most times that a request is sent to worker groups without a token: its third loss in a row ends it.
+enum { SENDS_MAX = 3 };
 
 static int blocks_max(const struct request *r, int n_tokens)
 {
@@ -70,8 +74,13 @@ static int64_t request_sent(struct world *w, struct sim_node *node, struct prefi
     if (worker && r->spec.score_only)
         world_fail(client->w, "request %" PRId64 ": a worker group got it, though it asks only for a score",
                    client->plan->id);
-    if (worker && r->usage.preemptions == client->preemptions)
-        oracle_fair_served(w->fair, r, sched_request_rows(&r->sched));
+    bool returns = r->usage.preemptions != client->preemptions; // its tenant was charged before the preemption
+    int rows = worker ? r->usage.kept_tokens + r->usage.completion_tokens : request_score_prompt(r).n_tokens;
+    if (!returns) oracle_ledger_rows(r, rows);
+    if (worker && !returns) oracle_fair_served(w->fair, r, rows);
+    if (worker && !returns && ++client->sends > SENDS_MAX)
+        world_fail(w, "request %" PRId64 ": is sent again after two lost worker groups and the loss of a third one",
+                   client->plan->id);
     client->preemptions = r->usage.preemptions;
     struct prefix_set *computed = sim_node_computed(node);
     if (worker) {

@@ -14,6 +14,7 @@
 #include "sim/oracle_bin.h"
 #include "sim/oracle_cost_model.h"
 #include "sim/oracle_costs.h"
+#include "sim/oracle_ledger.h"
 #include "sim/oracle_plan.h"
 #include "sim/oracle_preempt.h"
 #include "sim/oracle_reservation.h"
@@ -424,6 +425,7 @@ static void core_start(struct sim_router *router)
     oracle_rate_mean(router->w, &random);
     oracle_plan_watch(!router->w->scenario->load);
     oracle_preempt_watch(!router->w->scenario->load);
+    oracle_ledger_begin();
     memset(router->rounds, 0, sizeof router->rounds);
     router->speeds_us = 0;
     router->tick_us = INT64_MAX;

@@ -177,14 +177,15 @@ START_TEST(numbers_that_are_none_are_not_measured)
     struct sequence_result result = {
         .request = r->number, .prompt_logprobs = &logprob, .n_prompt_logprobs = 1, .prompt_logprobs_from = PROMPT};
     core_step(f.c, worker->node, &result, 1, f.now_us);
+    ck_assert_int_eq(worker->n_requests, isinf(wrong[_i]) ? 1 : 0); // other numbers end the shadow immediately
     struct token_logprob rest[ANSWER - 1] = {{.token = 6, .rank = 1}, {.token = 7, .rank = 1}};
-    result = (struct sequence_result){.request = r->number,
+    result = (struct sequence_result){.request = result.request,
                                       .prompt_logprobs = rest,
                                       .n_prompt_logprobs = ANSWER - 1,
                                       .prompt_logprobs_from = PROMPT + 1,
                                       .finished = true,
                                       .reason = FINISH_REASON_STOP};
-    fake_node_forget(worker, r->number);
+    if (isinf(wrong[_i])) fake_node_forget(worker, result.request);
     core_step(f.c, worker->node, &result, 1, f.now_us);
     ck_assert_uint_eq(shadows()->totals.dropped[SHADOW_FAILED], 1);
     ck_assert_uint_eq(shadows()->totals.measured, 0);

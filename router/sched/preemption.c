@@ -35,7 +35,7 @@ bool preemption_is_due(const struct sched_request *running)
 {
     enum { DOUBLINGS_MAX = 20, ROWS_PER_TOKEN = 16 };
     int n = running->usage->preemptions;
-    if (running->runs_alone) return false;
+    if (running->runs_alone || !running->tenant_queue) return false; // a shadow has no tenant, and leaves by itself
     if (n == 0) return true;
     int64_t tokens = (int64_t)PREEMPT_TOKENS << (n <= DOUBLINGS_MAX ? n - 1 : DOUBLINGS_MAX);
     int64_t of_rows = sched_request_rows(running) / ROWS_PER_TOKEN;
