@@ -39,6 +39,7 @@ static uint64_t hash_config(uint64_t state, const struct model_config *c)
     state = fnv1a(state, text, strlen(text));
     free(text);
     state = fnv1a(state, c->eos_id, (size_t)c->n_eos * sizeof c->eos_id[0]);
+    if (c->has_still_layers) state = fnv1a(state, c->still_layers, (size_t)c->n_layers);
     return hash_rope(state, r, c->head_size);
 }
 

@@ -28,7 +28,8 @@ struct model_rope *model_rope_create(const struct model_config *config, struct r
                                  .original_context = r->original_context,
                                  .ntk_dims = r->dims,
                                  .ntk_factor = r->type == ROPE_DYNAMIC ? r->factor : 0,
-                                 .theta = r->theta};
+                                 .theta = r->theta,
+                                 .still_layers = config->has_still_layers ? config->still_layers : NULL};
     return rope;
 }
 

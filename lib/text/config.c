@@ -13,7 +13,7 @@
 #include "lib/text/json_file.h"
 
 enum {
-    MAX_LAYERS = 1024,
+    MAX_LAYERS = MODEL_MAX_LAYERS,
     MAX_HIDDEN = 1 << 17,
     MAX_INTERMEDIATE = 1 << 20,
     MAX_HEADS = 4096,
@@ -32,6 +32,10 @@ struct family {
     int default_bos, default_eos;
     bool qkv_bias;       // always has a bias
     bool attention_bias; // reads the key attention_bias
+    bool default_attention_bias;
+    bool attention_out_bias; // the key attention_out_bias, not attention_bias, tells if the output has a bias
+    bool default_tied;
+    bool no_rope_layers; // reads no_rope_layers and no_rope_layer_interval
     bool qk_norm;
     int default_kv_heads;  // 0: as many as heads
     int default_window;    // 0: no window
@@ -90,9 +94,33 @@ static const struct family families[] = {
      .window_unlayered = true,
      .fused_projections = true,
      .rope = {.default_theta = 10000, .default_original = 4096, .partial = true, .longrope_only = true}},
+    {.architecture = "SeedOssForCausalLM",
+     .model_type = "seed_oss",
+     .default_context = 524288,
+     .default_head_size = 128,
+     .default_bos = 0,
+     .default_eos = 2,
+     .default_kv_heads = 8,
+     .attention_bias = true,
+     .default_attention_bias = true,
+     .attention_out_bias = true,
+     .rope = {.default_theta = 10000}},
+    {.architecture = "SmolLM3ForCausalLM",
+     .model_type = "smollm3",
+     .default_context = 32768,
+     .default_bos = 128000,
+     .default_eos = 128001,
+     .default_kv_heads = 4,
+     .attention_bias = true,
+     .default_tied = true,
+     .no_rope_layers = true,
+     .window_optional = true,
+     .rope = {.default_theta = 2000000}},
 };
 static const int n_families = sizeof families / sizeof families[0];
-static const char known[] = "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Phi3ForCausalLM";
+static const char known[] =
+    "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Phi3ForCausalLM, "
+    "SeedOssForCausalLM, SmolLM3ForCausalLM";
 
 // ---- parts of the file ----
 
@@ -262,6 +290,24 @@ static void read_quantisation(struct config_reader *r, struct model_config *c)
     c->fp8 = true;
 }
 
+// Reads which layers rotate: no_rope_layers has a 1 for each layer that does. Without it, every
+// no_rope_layer_interval-th layer does not.
+static void read_still_layers(struct config_reader *r, struct model_config *c)
+{
+    const json_t *list = config_reader_get(r, "no_rope_layers");
+    const int interval = config_read_int(r, "no_rope_layer_interval", 1, INT32_MAX, 4);
+    if (list && json_array_size(list) != (size_t)c->n_layers)
+        config_reader_fail(r, STATUS_DATA, "no_rope_layers", "must be an array of %d numbers, one for each layer",
+                           c->n_layers);
+    for (int i = 0; i < c->n_layers && r->status == STATUS_OK; i++) {
+        const json_t *value = json_array_get(list, (size_t)i);
+        if (list && !json_is_integer(value))
+            config_reader_fail(r, STATUS_DATA, "no_rope_layers", "must have a 0 or 1 for each layer");
+        c->still_layers[i] = list ? json_integer_value(value) == 0 : (i + 1) % interval == 0;
+        c->has_still_layers = c->has_still_layers || c->still_layers[i];
+    }
+}
+
 // ---- windows ----
 
 // Reads layer_types. Sets *windowed_p to true if a layer attends to a window. Leaves it unchanged if the key is absent.
@@ -369,9 +415,10 @@ static enum status read_config(const char *path, struct model_config *c)
     c->vocab_size = config_read_size(&r, "vocab_size", MAX_VOCAB);
     c->max_context = config_read_int(&r, "max_position_embeddings", 1, MAX_CONTEXT, family->default_context);
     c->norm_epsilon = (float)config_read_real(&r, "rms_norm_eps", 0, 0.1, 1e-6);
-    c->tied_embeddings = config_read_bool(&r, "tie_word_embeddings", false);
-    c->o_bias = family->attention_bias && config_read_bool(&r, "attention_bias", false);
+    c->tied_embeddings = config_read_bool(&r, "tie_word_embeddings", family->default_tied);
+    c->o_bias = family->attention_bias && config_read_bool(&r, "attention_bias", family->default_attention_bias);
     c->qkv_bias = family->qkv_bias || c->o_bias;
+    if (family->attention_out_bias) c->o_bias = config_read_bool(&r, "attention_out_bias", false);
     c->qk_norm = family->qk_norm;
     c->fused_projections = family->fused_projections;
 
@@ -381,6 +428,7 @@ static enum status read_config(const char *path, struct model_config *c)
     read_head_size(&r, family, c);
     read_quantisation(&r, c);
     rope_config_read(&r, &family->rope, c->head_size, &c->max_context, &c->rope);
+    if (family->no_rope_layers) read_still_layers(&r, c);
     read_window(&r, family, c);
     read_special_ids(&r, family->default_bos < c->vocab_size ? family->default_bos : -1, family->default_eos, c);
     json_decref(root);

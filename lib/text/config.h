@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads config.json and generation_config.json of a Hugging Face checkpoint into one plain struct, checked. Supported
-// are LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, Qwen2ForCausalLM and Qwen3ForCausalLM.
+// are LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Phi3ForCausalLM,
+// SeedOssForCausalLM and SmolLM3ForCausalLM.
 #pragma once
 
 #include <stdbool.h>
@@ -9,7 +10,7 @@
 #include "lib/base/status.h"
 #include "lib/text/rope_config.h"
 
-enum { MODEL_MAX_EOS = 16 };
+enum { MODEL_MAX_EOS = 16, MODEL_MAX_LAYERS = 1024 };
 
 struct model_config {
     char architecture[64];
@@ -31,8 +32,10 @@ struct model_config {
     int fp8_excluded_attention, fp8_excluded_mlp;
     int fp8_block; // rows and columns of a block with a scale; 0: scales per output or matrix
     struct rope_config rope;
-    int sliding_window; // 0: no window. Attention is never windowed: max_context is limited instead
-    int bos_id;         // -1: no BOS. generation_config.json overrides config.json
+    bool has_still_layers;
+    uint8_t still_layers[MODEL_MAX_LAYERS]; // [n_layers] SmolLM3: 1 for layers without RoPE
+    int sliding_window;                     // 0: no window. Attention is never windowed: max_context is limited instead
+    int bos_id;                             // -1: no BOS. generation_config.json overrides config.json
     // End tokens: the union of both files. Hugging Face uses only the ids of generation_config.json, but a missing id
     // is more often an oversight than an intention.
     int eos_id[MODEL_MAX_EOS], n_eos;

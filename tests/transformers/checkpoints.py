@@ -14,6 +14,8 @@ ARCHITECTURES = {
     "qwen2": "Qwen2ForCausalLM",
     "qwen3": "Qwen3ForCausalLM",
     "phi3": "Phi3ForCausalLM",
+    "seed_oss": "SeedOssForCausalLM",
+    "smollm3": "SmolLM3ForCausalLM",
 }
 PROMPT, STEPS = 24, 12
 TOTAL = PROMPT + STEPS
@@ -38,7 +40,7 @@ def base(model_type, **keys):
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 16 if model_type == "qwen3" else 12,
+        "head_dim": 16 if model_type in ("qwen3", "seed_oss") else 12,
         "hidden_act": "silu",
         "vocab_size": 96,
         "max_position_embeddings": 64,
@@ -79,9 +81,9 @@ def modern(config):
 
 def heads_of(config):
     heads = config["num_attention_heads"]
-    absent = {"mistral": 8, "qwen2": 32, "qwen3": 32}.get(config["model_type"], heads)
+    absent = {"mistral": 8, "qwen2": 32, "qwen3": 32, "seed_oss": 8, "smollm3": 4}.get(config["model_type"], heads)
     kv_heads = config.get("num_key_value_heads", absent) or heads
-    head = config.get("head_dim", 128 if config["model_type"] == "qwen3" else None)
+    head = config.get("head_dim", 128 if config["model_type"] in ("qwen3", "seed_oss") else None)
     return heads, kv_heads, head or config["hidden_size"] // heads
 
 
@@ -91,7 +93,8 @@ def tensors(config, seed, dtype="float32", head=None):
     hidden, vocab, middle = config["hidden_size"], config["vocab_size"], config["intermediate_size"]
     heads, kv_heads, size = heads_of(config)
     kind = config["model_type"]
-    attention_bias = config.get("attention_bias", False) and kind in ("llama", "qwen3")
+    attention_bias = config.get("attention_bias", kind == "seed_oss") and kind in ("llama", "qwen3", "seed_oss", "smollm3")
+    out_bias = config.get("attention_out_bias", False) if kind == "seed_oss" else attention_bias
 
     def draw(*shape, gain=1.0):
         return torch.randn(*shape, generator=generator) * gain
@@ -119,7 +122,7 @@ def tensors(config, seed, dtype="float32", head=None):
             if attention_bias or kind == "qwen2":
                 out[p + f"self_attn.{name}_proj.bias"] = draw(rows, gain=0.5)
         out[p + "self_attn.o_proj.weight"] = matrix(hidden, heads * size)
-        if attention_bias:
+        if out_bias:
             out[p + "self_attn.o_proj.bias"] = draw(hidden, gain=0.5)
         if kind == "qwen3":
             out[p + "self_attn.q_norm.weight"] = norm(size)
@@ -240,6 +243,15 @@ def fixed():
         position, context = {"dynamic": (20000, 8192), "linear": (100000, 32768)}.get(name, (100000, 131072))
         keys = {"max_position_embeddings": context, "rope_theta": 500000.0}
         yield Case(f"far-{name}", base("llama", head_dim=32, rope_scaling=scaling, **keys), position=position)
+    # Seed-OSS and SmolLM3
+    yield Case("seed_oss-out-bias", base("seed_oss", attention_out_bias=True))
+    yield Case("seed_oss-no-bias", base("seed_oss", attention_bias=False))
+    five = {"num_hidden_layers": 5}
+    yield Case("smollm3-layers", base("smollm3", no_rope_layers=[1, 0, 1, 1, 0], **five))
+    yield Case("smollm3-interval", base("smollm3", no_rope_layer_interval=2, **five))
+    yield Case("smollm3-default", base("smollm3", tie_word_embeddings=True, rope_theta="absent", **five))
+    yield Case("smollm3-yarn", base("smollm3", rope_scaling=yarn, **five))
+    yield Case("smollm3-short-list", base("smollm3", no_rope_layers=[1], **five), ["no_rope_layers"])
     # windows
     full, sliding = "full_attention", "sliding_attention"
     yield Case("mistral-window", base("mistral", sliding_window=16))
