@@ -126,6 +126,7 @@ static void set_own_blocks(struct request *r, int blocks)
 
 static void set_share(struct request *r, double share)
 {
+    if (r->shadow) return; // a shadow has no tenant
     r->sched.tenant_queue->held += share - r->sched.share;
     r->sched.share = share;
 }
@@ -206,7 +207,7 @@ void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *n
     r->sched.placed_tokens = r->usage.completion_tokens;
     r->sched.free_rows = 0;
     if (!on_worker(r)) return;
-    r->sched.tenant_queue->slots++;
+    if (!r->shadow) r->sched.tenant_queue->slots++;
     ledger->running++;
     ledger->background += r->spec.background;
     waiting_add(ledger, r, -1);
@@ -268,7 +269,7 @@ void ledger_left_node(struct ledger *ledger, struct request *r)
     node_index_note_change(&a->node->sched);
     if (on_worker(r)) {
         set_share(r, 0);
-        r->sched.tenant_queue->slots--;
+        if (!r->shadow) r->sched.tenant_queue->slots--;
         ledger->running--;
         ledger->background -= r->spec.background;
         waiting_add(ledger, r, 1);
