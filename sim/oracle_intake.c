@@ -146,8 +146,8 @@ static const char *draft_check(struct sequence *q, struct random_source *random,
 
 const char *oracle_intake(struct random_source *random, const struct scheduler_limits *limits, int vocab_size)
 {
-    struct sequence_limits sequence_limits = {
-        .vocab_size = vocab_size, .context_tokens = limits->context_tokens, .kv_blocks = limits->kv_blocks};
+    static const struct rope_config rope; // no limits of lengths
+    struct sequence_limits sequence_limits = {vocab_size, limits->context_tokens, limits->kv_blocks, &rope};
     for (int i = 0; i < REQUESTS; i++) {
         struct drawn d;
         struct sequence *q = NULL;
