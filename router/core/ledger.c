@@ -126,7 +126,7 @@ static void set_own_blocks(struct request *r, int blocks)
 
 static void set_share(struct request *r, double share)
 {
-    if (r->shadow) return; // of no tenant
+    if (r->shadow) return; // a shadow has no tenant
     r->sched.tenant_queue->held += share - r->sched.share;
     r->sched.share = share;
 }

@@ -188,8 +188,8 @@ void request_free(struct request *r);
 void request_copy_spec(const struct request *from, struct request *to);
 // Returns the tokens that the request counts for in max_queue_tokens: its prompt tokens, and one token for every 4
 // bytes of its grammar, its stop strings, its texts to compress and its turns' pinned ranges. A token also takes
-// 4 bytes, so the bound is a bound of memory. The choices of a prompt share their stop strings. Each choice counts them, because it may be the
-// last one that holds them.
+// 4 bytes, so the bound is a bound of memory. The choices of a prompt share their stop strings. Each choice counts
+// them, because it may be the last one that holds them.
 int64_t request_queue_tokens(const struct request *r);
 int request_kept_tokens(const struct request *r);                  // tokens in its kept ranges
 void request_keep_all(struct request *r, enum skip_reason reason); // keeps the whole prompt

@@ -20,7 +20,9 @@ static int tokens_since_placed(const struct sched_request *running)
     return running->usage->completion_tokens - running->placed_tokens;
 }
 
-bool preemption_is_fair(const struct tenant_queue *queue, double more, const struct sched_request *running, double less)
+// Returns true if a request of `queue` that takes the share `more` of a group may take the place of `running`, which is
+// on a worker group. Requests of the same tenant queue that leave as well take the share `less`.
+static bool is_fair(const struct tenant_queue *queue, double more, const struct sched_request *running, double less)
 {
     const struct tenant_queue *other = running->tenant_queue;
     if (class_of(queue) > class_of(other)) return true;
@@ -31,7 +33,8 @@ bool preemption_is_fair(const struct tenant_queue *queue, double more, const str
     return holds_less || (queue->slots == 0 && tokens_since_placed(running) >= PREEMPT_TOKENS);
 }
 
-bool preemption_is_due(const struct sched_request *running)
+// Returns true if the running request has computed enough new tokens since its last preemption.
+static bool is_due(const struct sched_request *running)
 {
     enum { DOUBLINGS_MAX = 20, ROWS_PER_TOKEN = 16 };
     int n = running->usage->preemptions;
@@ -96,8 +99,8 @@ static struct sched_request *next_leaving(const struct search *s, double more, i
     int64_t most = -1;
     for (struct sched_request *r = s->node->account.requests.first; r; r = r->next) {
         s->found->scan_cost++;
-        if (leaves(s->found, r) || !preemption_is_due(r)) continue;
-        if (!preemption_is_fair(s->queue, more, r, share_leaving(s->found, r->tenant_queue))) continue;
+        if (leaves(s->found, r) || !is_due(r)) continue;
+        if (!is_fair(s->queue, more, r, share_leaving(s->found, r->tenant_queue))) continue;
         int64_t freed = blocks_freed(s->node, r);
         if (freed > missing) freed = missing;
         if (freed < most || (freed == most && !leaves_before(s->found, r, next))) continue;

@@ -32,13 +32,6 @@ struct preemption {
     uint64_t scan_cost;
 };
 
-// Returns true if a request of `queue` that takes the share `more` of a group may take the place of `running`, which is
-// on a worker group. Requests of the same tenant queue that leave as well take the share `less`.
-bool preemption_is_fair(const struct tenant_queue *queue, double more, const struct sched_request *running,
-                        double less);
-// Returns true if the running request has computed enough new tokens since its last preemption.
-bool preemption_is_due(const struct sched_request *running);
-
 // Chooses the next preemption for the requests that wait for the worker groups. Of all nodes, it chooses the one that
 // has the fewest rows to compute again.
 void preemption_choose(const struct sched_view *view, struct waiting_set *set, struct preemption *preemption);
