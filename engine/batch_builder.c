@@ -52,7 +52,6 @@ void batch_builder_reset(struct batch_builder *b)
                                      .position = b->position,
                                      .row_start = b->row_start,
                                      .kv_len = b->kv_len,
-                                     .rope_length = b->rope_length,
                                      .block_table = b->block_table,
                                      .logit_row = b->logit_row,
                                      .importance_row = b->importance_row,
@@ -77,6 +76,7 @@ void batch_builder_add_sequence(struct batch_builder *b, const int32_t *blocks, 
 void batch_builder_set_rope_length(struct batch_builder *b, int length)
 {
     b->rope_length[b->batch.n_seqs - 1] = length;
+    b->batch.rope_length = b->rope_length;
 }
 
 void batch_builder_add_row(struct batch_builder *b, int32_t token, int32_t position)

@@ -333,7 +333,7 @@ START_TEST(stop_strings_count_in_the_queue)
         if (i == 0)
             AWAIT(requests_were(2));
         else
-            expect_text(fd, "grammar, stop strings and turns' pinned ranges count as one");
+            expect_text(fd, "grammar, stop strings, texts to compress and turns' pinned ranges count as one");
         close(fd);
         free(body);
     }

@@ -111,7 +111,7 @@ START_TEST(messages_no_prompt_needs_are_not_read)
 {
     size_t limit = intake_message_limit(&front, 64);
     ck_assert_uint_ge(limit, 64 * tokenizer_longest_piece_bytes(front.tokenizer));
-    ck_assert_uint_le(limit, 2 << 20);
+    ck_assert_uint_le(limit, 3 << 20);
     ck_assert_int_eq(intake_refuse_size(&front, limit + 1), STATUS_OUT_OF_RANGE);
     ck_assert_ptr_nonnull(strstr(status_message(), "maximum context length is 64 tokens. However, the message has"));
 }

@@ -457,7 +457,7 @@ START_TEST(rope_rotates_pairs_half_a_head_apart)
     struct matrix_view v = view(gains, 1, 4);
     b->ops->weight_vector(b, &v, 1, &gain);
     b->ops->rope_append(b, 0, qkv, gain, NULL, 0);
-    double scale = 2 / sqrt(30.0 / 4), slow = 100000 * (double)0.01f;
+    double scale = 2 / sqrt(30.0 / 4), slow = (double)(100000 * 0.01f); // in f32, as transformers
     const double want[4] = {cos(1e5) - 3 * sin(1e5), 2 * cos(slow) - 4 * sin(slow), 3 * cos(1e5) + sin(1e5),
                             4 * cos(slow) + 2 * sin(slow)};
     for (int i = 0; i < 4; i++)

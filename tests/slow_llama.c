@@ -90,7 +90,8 @@ static void rope(const struct tiny_model *spec, double *head, int position)
             else if (wavelength >= original / 4)
                 frequency = (1 - smooth) * frequency / 8 + smooth * frequency;
         }
-        double c = cos(position * frequency), s = sin(position * frequency), a = head[i], b = head[i + d / 2];
+        double angle = (double)((float)position * (float)frequency); // in f32, as transformers
+        double c = cos(angle), s = sin(angle), a = head[i], b = head[i + d / 2];
         head[i] = a * c - b * s;
         head[i + d / 2] = b * c + a * s;
     }
