@@ -25,7 +25,7 @@ struct rope_shape {
     int ntk_dims;               // dims of a head that rotate
     double ntk_factor;          // dynamic NTK: lengths over original_context have a larger theta; 0: none
     double theta;
-    const uint8_t *still_layers; // [n_layers] layers with 1 do not rotate, but have the scale; NULL: all rotate
+    const uint8_t *still_layers; // [n_layers] layers with 1 do not rotate and have no scale; NULL: all rotate
 };
 
 // Returns true if the rows of a layer rotate.

@@ -450,14 +450,26 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
     if (!strcmp(backend_name, "cuda") && d % 8) return; // refused: its copies are 16 bytes wide
     int n_heads = group * n_kv_heads, columns = (n_heads + 2 * n_kv_heads) * d, max_blocks = 10;
     const bool bytes = kv_dtype == DTYPE_INT8 || kv_dtype == DTYPE_FP8;
-    float inv_freq[72];
-    for (int i = 0; i < d / 2; i++)
+    float inv_freq[72], long_inv_freq[72], scale[72];
+    static const uint8_t still_layers[2] = {1, 0};
+    static const int32_t rope_length[SEQUENCES] = {0, 120, 90};
+    for (int i = 0; i < d / 2; i++) {
         inv_freq[i] = bytes ? 0 : powf(10000, -2 * (float)i / (float)d);
+        long_inv_freq[i] = inv_freq[i] / (float)(i + 2);
+        scale[i] = bytes ? 1 : 0.5F + (float)i / (float)d;
+    }
     struct backend_shape shape = {.n_layers = 2,
                                   .n_heads = n_heads,
                                   .n_kv_heads = n_kv_heads,
                                   .head_size = d,
-                                  .rope.inv_freq = inv_freq,
+                                  .rope = {.inv_freq = inv_freq,
+                                           .scale = scale,
+                                           .long_inv_freq = n_kv_heads % 2 ? NULL : long_inv_freq,
+                                           .original_context = 100,
+                                           .ntk_dims = d,
+                                           .ntk_factor = n_kv_heads % 2 && d > 2 ? 2 : 0,
+                                           .theta = 10000,
+                                           .still_layers = still_layers},
                                   .max_rows = SEQUENCES * CONTEXT,
                                   .max_seqs = SEQUENCES,
                                   .max_context = CONTEXT,
@@ -494,6 +506,7 @@ static void check_attention(int d, int group, int n_kv_heads, int window, bool w
                                      .n_seqs = SEQUENCES,
                                      .row_start = row_start,
                                      .kv_len = kv_len,
+                                     .rope_length = rope_length,
                                      .block_table = table,
                                      .max_blocks = max_blocks,
                                      .n_importance_rows = step % 3,

@@ -289,8 +289,8 @@ static enum status cpu_scratch_create(struct cpu *cpu)
         return status_fail(STATUS_EXHAUSTED, "no memory for the working buffers of %d rows", shape->max_rows);
     const size_t d = (size_t)shape->head_size;
     float *still = cpu->cos_sin + (size_t)shape->max_rows * d;
-    memcpy(still, shape->rope.scale, d / 2 * sizeof *still);
-    memset(still + d / 2, 0, d / 2 * sizeof *still);
+    for (size_t i = 0; i < d; i++)
+        still[i] = i < d / 2; // cosine 1, sine 0
     return STATUS_OK;
 }
 

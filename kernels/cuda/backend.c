@@ -334,7 +334,8 @@ static enum status rope_upload(struct cuda *cuda)
     for (size_t i = 0; i < half; i++) {
         host[i] = rope->inv_freq[i];
         host[half + i] = rope->long_inv_freq ? rope->long_inv_freq[i] : 0;
-        host[2 * half + i] = still[2 * i] = rope->scale ? rope->scale[i] : 1;
+        host[2 * half + i] = rope->scale ? rope->scale[i] : 1;
+        still[2 * i] = 1; // the cosine; the sine is 0
     }
     cudaError_t error =
         cudaMemcpyAsync(cuda->rope, host, 3 * half * sizeof *host, cudaMemcpyHostToDevice, cuda->stream);

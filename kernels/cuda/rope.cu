@@ -29,8 +29,10 @@ static __global__ void __launch_bounds__(WARPS *WARP)
 cudaError_t launch_rope_angles(cudaStream_t stream, float *angles, const struct rope_shape *rope,
                                const struct device_batch *batch, int head_size)
 {
+    struct rope_shape on_device = *rope;
+    on_device.still_layers = NULL; // on the host
     return CUDA_LAUNCH(rope_angles_kernel, dim3((unsigned)batch->n_rows), dim3(WARPS * WARP), 0, stream,
-                       reinterpret_cast<float2 *>(angles), *rope, batch->position, batch->row_seq, batch->rope_length,
+                       reinterpret_cast<float2 *>(angles), on_device, batch->position, batch->row_seq, batch->rope_length,
                        head_size / 2);
 }
 

@@ -378,7 +378,7 @@ static void rope_rotate(const struct reference *ref, int layer, int row, float *
     const int half = ref->shape.head_size / 2;
     const bool rotates = rope_layer_rotates(&ref->shape.rope, layer);
     for (int i = 0; i < half; i++) {
-        const double c = (double)(rotates ? ref->cos[row * half + i] : ref->shape.rope.scale[i]);
+        const double c = rotates ? (double)ref->cos[row * half + i] : 1;
         const double s = rotates ? (double)ref->sin[row * half + i] : 0;
         double x = head[i], y = head[i + half];
         head[i] = (float)(x * c - y * s);

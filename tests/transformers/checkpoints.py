@@ -55,7 +55,7 @@ def base(model_type, **keys):
     }
     if model_type == "mistral":
         config["sliding_window"] = None
-    if model_type == "phi3":
+    if model_type in ("phi3", "smollm3"):
         config["pad_token_id"] = 0
     config.update(keys)
     return {key: value for key, value in config.items() if value != "absent"}
@@ -219,7 +219,9 @@ def fixed():
     yield Case("longrope-attention", base("llama", rope_scaling=dict(longrope, attention_factor=1.3)))
     # Phi-3
     for original in (16, 32, 64):
-        scaling = {"type": "su" if original == 16 else "longrope", "short_factor": half, "long_factor": [3 * f for f in half]}
+        scaling = {"type": "longrope", "short_factor": half, "long_factor": [3 * f for f in half]}
+        if original == 16:
+            scaling.update(type="su", original_max_position_embeddings=16)
         yield Case(f"phi3-longrope-{original}", base("phi3", head_dim="absent", rope_scaling=scaling,
                                                      max_position_embeddings=128, original_max_position_embeddings=original))
     scaling = {"type": "longrope", "short_factor": half[:3], "long_factor": [3 * f for f in half[:3]]}
