@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-enum { COUNTS = 11, SAMPLING_INTS = sizeof(struct row_sampling) / sizeof(int32_t) };
+// An even number of counts, because the sampling parameters after them have doubles.
+enum { COUNTS = 12, SAMPLING_INTS = sizeof(struct row_sampling) / sizeof(int32_t) };
 
 // Returns the number of KV blocks of sequence s that the pass uses.
 static size_t blocks_used(const struct ragged_batch *b, int s)
