@@ -12,14 +12,14 @@
 enum { BODY_BYTES = 8 << 20, PIECE_BYTES = 64 << 10 };
 
 static struct http_server *server;
-static _Atomic(struct http_exchange *) uploading;
+static _Atomic(struct http_exchange *) uploading; // referenced until the end of the test
 static atomic_size_t given, poured;
 static atomic_int n_done, n_closed;
 static atomic_bool takes; // the sink takes each piece immediately
 
 static void sink_body(struct http_exchange *x, const char *bytes, size_t size)
 {
-    atomic_store(&uploading, x);
+    if (!atomic_exchange(&uploading, x)) http_ref(x);
     atomic_fetch_add(&given, size);
     if (atomic_load(&takes)) http_body_taken(x, size);
 }
@@ -80,6 +80,7 @@ static void setup(void)
 
 static void teardown(void)
 {
+    if (atomic_load(&uploading)) http_unref(atomic_load(&uploading));
     http_server_close(server, 1000);
 }
 
