@@ -215,7 +215,7 @@ static const char *const roles[] = {"system", "user", "assistant", "tool"};
 static char *random_text(struct random_source *random)
 {
     struct bytes text = {0};
-    if (random_below(random, 6) == 0) bytes_add(&text, "[{\"a\": 1}, {\"b\": \"x. y\"}, 3]", 30);
+    if (random_below(random, 6) == 0) bytes_add(&text, "[{\"a\": 1}, {\"b\": \"x. y\"}, 3]", 28);
     for (int n = text.n ? 0 : random_below(random, 20); n > 0; n--) {
         const char *part = parts[random_below(random, sizeof parts / sizeof *parts)];
         bytes_add(&text, part, strlen(part));

@@ -101,7 +101,7 @@ words() { # words LINE: what bash completes at the end of the line
     bash -c 'eval "$("$1/forepack" completion bash)"; read -ra COMP_WORDS <<<"$2"; [[ $2 != *" " ]] || COMP_WORDS+=("")
         COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _forepack; echo "${COMPREPLY[*]}"' - "$bin" "$1"
 }
-equal "chat completion" "$(words "forepack c" | sed 's/ calibrate//')" "commands that start with c"
+equal "chat compress completion" "$(words "forepack c" | sed 's/ calibrate//')" "commands that start with c"
 equal "--verbose --version" "$(words "$bin/forepack up --ver")" "options of up"
 equal "auto off" "$(words "forepack up --drafts ")" "values of --drafts"
 equal "engine" "$(words "forepack bench eng")" "measurements"
