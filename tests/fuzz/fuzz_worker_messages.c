@@ -63,7 +63,8 @@ static struct record record_of(const sequence_message *m)
     record_set_content(&r, m);
     r.n_prompt = (uint32_t)(n < FUZZ_CONTEXT ? n : FUZZ_CONTEXT);
     memcpy(r.prompt, m->token_ids, r.n_prompt * sizeof *r.prompt);
-    r.max_tokens = m->sampling->max_tokens;
+    r.max_tokens =
+        m->sampling->max_tokens ? m->sampling->max_tokens : 1; // a request for no token gets one all the same
     r.next_logprob = wants_prompt ? m->prompt_logprobs_from : r.n_prompt;
     r.has_logprobs = m->sampling->logprobs >= 0;
     return r;
