@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-// An even number of counts, because the sampling parameters after them have doubles.
+// An even number of counts, the last of which is 0, because the sampling parameters after them have doubles.
 enum { COUNTS = 12, SAMPLING_INTS = sizeof(struct row_sampling) / sizeof(int32_t) };
 
 // Returns the number of KV blocks of sequence s that the pass uses.
@@ -80,7 +80,7 @@ static bool counts_are_valid(const int32_t *w)
 {
     for (int i = 0; i < COUNTS; i++)
         if (w[i] < 0) return false;
-    return w[6] <= 1 && w[7] <= w[3] && w[10] <= 1;
+    return w[6] <= 1 && w[7] <= w[3] && w[10] <= 1 && w[11] == 0;
 }
 
 // Copies the blocks `from` [n] into table rows of max_blocks blocks, with padding. Returns false if `n` is not the

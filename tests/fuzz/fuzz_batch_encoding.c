@@ -20,6 +20,7 @@ static int64_t sum_arrays(const struct ragged_batch *b)
     int64_t total = sum(b->token, b->n_rows) + sum(b->position, b->n_rows) + sum(b->row_start, b->n_seqs + 1) +
                     sum(b->kv_len, b->n_seqs) + sum(b->logit_row, b->n_logit_rows) +
                     sum(b->importance_row, b->n_importance_rows) + sum(b->importance_keys, b->n_importance_rows);
+    if (b->rope_length) total += sum(b->rope_length, b->n_seqs);
     for (int i = 0; b->sampling && i < b->n_logit_rows; i++)
         total += b->sampling[i].top_k;
     for (int s = 0; s < b->n_seqs; s++)
