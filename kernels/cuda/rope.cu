@@ -32,8 +32,8 @@ cudaError_t launch_rope_angles(cudaStream_t stream, float *angles, const struct 
     struct rope_shape on_device = *rope;
     on_device.still_layers = NULL; // on the host
     return CUDA_LAUNCH(rope_angles_kernel, dim3((unsigned)batch->n_rows), dim3(WARPS * WARP), 0, stream,
-                       reinterpret_cast<float2 *>(angles), on_device, batch->position, batch->row_seq, batch->rope_length,
-                       head_size / 2);
+                       reinterpret_cast<float2 *>(angles), on_device, batch->position, batch->row_seq,
+                       batch->rope_length, head_size / 2);
 }
 
 // Grid: rows x groups of WARPS heads of q, k and v; one warp per head. No shared memory.
