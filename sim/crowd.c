@@ -13,8 +13,8 @@
 enum { PROMPT_MAX = 32, ANSWER_MIN = 100, ANSWER_MAX = 200, SHORT_MAX = 8, SLOTS_MAX = 32, SEQ_BLOCKS = 16 };
 enum { CROWD = 2, OTHERS = 3 }; // tenants
 
-// Most passes of its group that begin between the arrival of a request and its first token: the second one of others,
-// its own, and the one that runs while its token travels.
+// The largest number of passes that a group may begin between the arrival of a request and its first token: one more
+// pass of other requests, the request's own pass, and one pass while the token is on its way.
 enum { PASSES_MAX = 3 };
 
 // --- scenarios

@@ -335,7 +335,7 @@ START_TEST(resets_are_bounded)
     OK(call(101));
     sent(HEADERS_FRAME, END_STREAM, 101, 3); // a call that the server ends allows another reset
     OK(call(103));
-    OK(frame(RST_STREAM, 0, 105, "\0\0\0\0", 4)); // a call whose headers the client never sent
+    OK(frame(RST_STREAM, 0, 105, "\0\0\0\0", 4)); // the client resets a call that it never opened
     ck_assert_int_eq(frame(RST_STREAM, 0, 103, "\0\0\0\0", 4), FRAMES_TOO_MANY_RESETS);
 }
 END_TEST

@@ -156,7 +156,7 @@ struct rope {
     const float *q_gain, *k_gain; // gains of the norms of heads, or NULL
     const float *angles;          // angles of the rows of the pass, see launch_rope_angles
     float epsilon;
-    int angle_stride; // floats from the angles of a row to those of the next: D, or 0 if all rows have the same
+    int angle_stride; // distance between the angles of two rows, in floats: D, or 0 if all rows share one row of angles
 };
 // angles [rows, D/2, 2] = cosine and sine of each row's angles, times their factor. Computed once for all layers. The
 // arrays of `rope` are on the device.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counts the connections of each client address and limits their number. Bars an address for a while if its connections
-// were closed for offences again and again. All addresses of an IPv6 network (/64) count as one address. Any thread.
+// break limits too often. All addresses of an IPv6 network (/64) count as one address. Any thread may call.
 #pragma once
 
 #include <netinet/in.h>

@@ -19,8 +19,8 @@ struct net_tls_stream {
     bool half_sent; // OpenSSL keeps a record that the socket has not taken whole
 };
 
-// Takes ownership of `ssl`, whose handshake is done (NULL: plain text). The stream must not move in memory afterwards.
-// Returns false, without effect, if there is no memory.
+// Takes ownership of `ssl`, which must have finished its handshake; NULL means a connection without TLS. The stream
+// must not move in memory afterwards. Returns false, without effect, if there is no memory.
 bool net_tls_stream_init(struct net_tls_stream *stream, SSL *ssl, int fd);
 void net_tls_stream_fini(struct net_tls_stream *stream);
 // From now on, reads one or more whole records per system call. Earlier, OpenSSL keeps no bytes of a record that it has

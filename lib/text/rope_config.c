@@ -215,8 +215,8 @@ uint64_t rope_config_salt(const struct rope_config *rope, int length)
     return rope->type == ROPE_LONGROPE ? 1 : rope->type == ROPE_DYNAMIC ? (uint64_t)length : 0;
 }
 
-// Divides frequencies whose wavelength is over the original context by `factor`. Frequencies with short wavelengths
-// stay, and a linear ramp joins the two ranges.
+// A frequency whose wavelength is longer than the original context is divided by `factor`. A frequency with a short
+// wavelength stays. A linear ramp joins the two ranges.
 static double llama3_frequency(const struct rope_config *rope, double frequency)
 {
     const double turns = rope->original_context * frequency / (2 * M_PI); // rotations within the original context

@@ -44,5 +44,5 @@ uint64_t rope_config_salt(const struct rope_config *rope, int length);
 
 // Computes inv_freq [dims / 2]: the angles of position 1, in radians. `longer` selects the frequencies of sequences
 // over original_context tokens, which differ with longrope. Frequencies with dynamic scaling depend on the length, see
-// rope_angle() in kernels/rope_shape.h; here they are those of sequences up to original_context.
+// rope_angle() in kernels/rope_shape.h; this function returns the frequencies of sequences up to original_context.
 void rope_config_frequencies(const struct rope_config *rope, bool longer, float *inv_freq);

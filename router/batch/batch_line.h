@@ -37,8 +37,8 @@ struct batch_request {
 };
 void batch_request_fini(struct batch_request *request);
 
-// Reads a line without its line break. `endpoint` is the batch's. The body gets the lowest priority, whatever it asks
-// for. Returns INVALID with the reason in *error_p, whose `line` is not set.
+// Reads a line without its line break. `endpoint` is the endpoint of the batch. The request gets the lowest priority,
+// even if the line asks for another. On failure returns INVALID and fills *error_p, except its member `line`.
 enum status batch_line_read(const char *line, size_t size, const char *endpoint, struct batch_request *request_p,
                             struct batch_error *error_p);
 

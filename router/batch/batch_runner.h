@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the batches of --batch-dir, on a thread of its own.
+// A thread that runs the batches stored in the folder of --batch-dir.
 //
 //   batch_id.c       ids of files and batches
 //   disk_file.c      writes to the disk, and tells a full disk apart

@@ -90,8 +90,8 @@ static void shadow_dispatch(struct core *c, int64_t now_us)
     }
 }
 
-// Cancels the running shadows: all of them, or those whose worker group was also given a request, because it has more
-// of the request's prefix than an idle group.
+// Cancels running shadows. Without `all`, it cancels only the shadows whose worker group was also given a request. A
+// request goes to such a group if the group has cached more of its prefix than the idle groups have.
 static void interrupt(struct core *c, bool all, int64_t now_us)
 {
     for (struct shadow *s = c->shadows.first, *next; s; s = next) {

@@ -30,7 +30,7 @@ warnings.simplefilter("ignore")
 
 
 def run(model, vocab, seed, position):
-    """Tokens and log-probabilities of a prompt, whose first token has the position, and of the greedy tokens after it."""
+    """Returns the tokens of a prompt at `position` and of its greedy answer, and their log-probabilities."""
     generator = torch.Generator().manual_seed(seed)
     tokens = torch.randint(0, vocab, (1, checkpoints.PROMPT), generator=generator)
     out = model(tokens, position_ids=torch.arange(position, position + checkpoints.PROMPT).view(1, -1), use_cache=True)

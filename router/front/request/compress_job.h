@@ -5,8 +5,9 @@
 #include "router/front/request/answer.h"
 #include "router/front/request/compression.h"
 
-// Sends the compression, or with another status than OK the refusal of status_message(). Called exactly once, on any
-// thread. `to` is the client's exchange or call, whose reference the function drops.
+// Sends the compression to the client. If `status` is not OK, sends the error of status_message() instead. Called
+// exactly once, on any thread. `to` is the client's HTTP exchange or gRPC call; the function releases the reference to
+// it.
 typedef void compress_send_fn(void *to, const struct compression *c, enum status status);
 
 // Ends a compression whose request has ended well. Takes `a->data`, the compression, and calls `send` for it later.
