@@ -392,7 +392,9 @@ START_TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed)
     refuse(LLAMA ",\"rope_theta\":-1}", STATUS_DATA, "rope_theta is -1");
     refuse(LLAMA ",\"tie_word_embeddings\":1}", STATUS_DATA, "must be true or false");
     refuse(LLAMA ",\"hidden_act\":\"gelu\"}", STATUS_UNSUPPORTED, "hidden_act is gelu: only silu");
-    refuse(LLAMA ",\"mlp_bias\":true}", STATUS_UNSUPPORTED, "mlp_bias is true");
+    refuse(LLAMA ",\"embedding_multiplier\":12}", STATUS_UNSUPPORTED,
+           "embedding_multiplier is set: LlamaForCausalLM has no such setting, so it must be 1 or absent");
+    refuse(LLAMA ",\"final_logit_softcapping\":30}", STATUS_UNSUPPORTED, "final_logit_softcapping is set");
     refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"ntk\",\"factor\":2}}", STATUS_UNSUPPORTED,
            "rope_scaling.rope_type is ntk: only default, linear, dynamic, llama3, yarn and longrope");
     refuse(LLAMA ",\"rope_scaling\":{\"factor\":2}}", STATUS_DATA, "rope_scaling.factor is given without rope_type");
