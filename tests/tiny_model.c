@@ -418,7 +418,7 @@ static const struct family *find_family(const struct tiny_model *spec)
 static void write_longrope(FILE *file, const struct tiny_model *spec)
 {
     fprintf(file, "  \"rope_scaling\": {\"rope_type\": \"longrope\", \"original_max_position_embeddings\": %d",
-            spec->max_context / 4);
+            spec->max_context / 8);
     for (int longer = 0; longer < 2; longer++) {
         fprintf(file, ",\n    \"%s_factor\": [1.0", longer ? "long" : "short");
         for (int i = 1; i < spec->head_size / 2; i++)
