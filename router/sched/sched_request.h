@@ -110,7 +110,7 @@ struct sched_request {
     // Accounts: the KV blocks on its node, and its part of `held` of its tenant queue.
     const struct prefix_run *run; // prompt blocks that the request holds in the node's prefix record; NULL: none
     int own_blocks;               // KV blocks that the request is expected to need in addition to `run`
-    double share;                 // share of its worker group, see sched_node_share(); 0: it is on none
+    double share;                 // share of its worker group, see sched_node_share(); 0: not on a worker group
     int placed_tokens;            // number of generated tokens when it was dispatched last
     int free_rows;                // rows that its tenant is not charged for at the next pick, after a preemption
 
