@@ -29,7 +29,8 @@ enum { END_STREAM = 1, END_HEADERS = 4 };
 
 static char folder[] = "/tmp/forepack-hostile-XXXXXX";
 static struct rpc_server *server;
-static SSL_CTX *context; // of the clients; NULL: plain text
+static SSL_CTX *context;     // of the clients; NULL: plain text
+static int max_shared_calls; // of the next server; 0: the default
 
 // --- the server
 
@@ -63,6 +64,7 @@ static void server_open_with(bool tls, bool proof, int per_address)
                                                                .authorise = proof ? authorise : NULL,
                                                                .proof = proof,
                                                                .max_calls = CALLS,
+                                                               .max_shared_calls = max_shared_calls,
                                                                .max_connections_per_address = per_address,
                                                                .threads = 1},
                                   &server) == STATUS_OK,
@@ -467,6 +469,68 @@ START_TEST(calls_one_after_another_are_not_bounded)
 }
 END_TEST
 
+static void await_delays(uint64_t n)
+{
+    while (rpc_connections_delayed() < n)
+        sched_yield();
+}
+
+static bool has_bytes(const struct client *c)
+{
+    return poll(&(struct pollfd){.fd = c->fd, .events = POLLIN}, 1, 0) == 1;
+}
+
+// Four calls of a connection are free. The fifth call costs 3, and all connections together have 1 a second.
+START_TEST(calls_without_an_answer_share_a_budget)
+{
+    uint64_t before = rpc_connections_delayed();
+    max_shared_calls = 1;
+    server_open(_i, false);
+    max_shared_calls = 0;
+    struct client c = client_open(), first, ended, other = client_open();
+    ck_assert(is_served(&other)); // its answers have arrived
+    for (uint32_t i = 0; i < 4; i++)
+        call_open(&c, "/t/Wait", 2 * i + 1);
+    ck_assert(is_served(&c));
+    ck_assert_uint_eq(rpc_connections_delayed(), before);
+    struct block b = block_of("/t/Wait"), small = block_of("/t/Wait");
+    block_add(&b, "x", 2048, NULL);
+    ck_assert(block_send(&c, &b, 9));
+    ck_assert(client_write(&c, "\0\0\x08\6\0\0\0\0\0pingpong", 17));
+    await_delays(before + 1);
+
+    // Five calls in a connection's first bytes wait, too.
+    uint8_t bytes[4096];
+    size_t n = sizeof greeting - 1;
+    memcpy(bytes, greeting, n);
+    for (uint32_t i = 0; i < 5; i++)
+        n += frame_write(bytes + n, HEADERS, END_HEADERS, 2 * i + 1, small.bytes, small.size);
+    first = client_connect();
+    ck_assert(client_write(&first, bytes, n));
+    await_delays(before + 2);
+    ended = client_connect();
+    ck_assert(client_write(&ended, bytes, n));
+    await_delays(before + 3);
+    int n_sockets = net_sockets_count(server->sockets);
+    setsockopt(ended.fd, SOL_SOCKET, SO_LINGER, &(struct linger){.l_onoff = 1}, sizeof(struct linger));
+    client_close(&ended); // resets the connection
+    while (net_sockets_count(server->sockets) == n_sockets)
+        sched_yield();
+
+    // Other connections do not wait.
+    for (uint32_t i = 0; i < 3; i++)
+        call_open(&other, "/t/Wait", 2 * i + 1);
+    ck_assert(is_served(&other));
+    if (!context) ck_assert(!has_bytes(&first)); // with TLS, the server has sent a ticket
+    ck_assert(is_served(&first));
+    ck_assert(is_served(&c));
+    client_close(&other);
+    client_close(&first);
+    client_close(&c);
+    server_close();
+}
+END_TEST
+
 START_TEST(a_header_block_without_end_is_closed)
 {
     server_open(_i, false);
@@ -709,6 +773,7 @@ SUITE("net_hostile")
     LOOP(the_number_of_headers_is_bounded, 0, modes);
     LOOP(concurrent_calls_are_bounded, 0, modes);
     LOOP(calls_one_after_another_are_not_bounded, 0, modes);
+    LOOP(calls_without_an_answer_share_a_budget, 0, modes);
     LOOP(a_header_block_without_end_is_closed, 0, modes);
     LOOP(frames_that_carry_nothing_are_bounded, 0, modes);
     LOOP(another_protocol_is_refused, 0, modes);

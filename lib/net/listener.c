@@ -45,6 +45,7 @@ struct waiting {
     struct net_socket *socket;  // checks the first frames; NULL: none has come
     uint8_t *early;             // what has been received of them
     size_t early_bytes;
+    bool is_held; // the first frames are complete, and their calls wait for their turn
 };
 
 struct net_listener {
@@ -181,13 +182,29 @@ static bool early_read(struct net_listener *l, struct waiting *w)
     return true;
 }
 
+// Stops reading until the connection's turn. Its only events are those of its end.
+static void hold(struct net_listener *l, struct waiting *w)
+{
+    w->is_held = true;
+    epoll_ctl(l->epoll_fd, EPOLL_CTL_MOD, w->fd, &(struct epoll_event){.data.ptr = w});
+}
+
+static void turns_continue(struct net_listener *l)
+{
+    for (struct waiting *w; (w = net_sockets_next_turn(l->connections, l->now_us));)
+        hand_over(l, w);
+}
+
 static void frames_continue(struct net_listener *l, struct waiting *w)
 {
     if (!early_read(l, w)) {
         input_drop(w->fd);
         waiting_close(l, w);
     } else if (net_socket_may_pass(w->socket)) {
-        hand_over(l, w);
+        if (net_socket_take_turn(w->socket, w))
+            hand_over(l, w);
+        else
+            hold(l, w);
     }
 }
 
@@ -209,7 +226,9 @@ static void frames_begin(struct net_listener *l, struct waiting *w, SSL *ssl)
 static void waiting_event(struct net_listener *l, struct waiting *w)
 {
     char first;
-    if (w->socket)
+    if (w->is_held)
+        waiting_close(l, w);
+    else if (w->socket)
         frames_continue(l, w);
     else if (recv(w->fd, &first, 1, MSG_PEEK) != 1)
         waiting_close(l, w);
@@ -313,6 +332,8 @@ static int wait_ms(const struct net_listener *l)
     int64_t until_us = l->oldest ? l->oldest->until_us : INT64_MAX;
     bool busy = l->was_busy || net_sockets_count(l->connections) > 0;
     if (busy && l->expire_due_us < until_us) until_us = l->expire_due_us;
+    int64_t turn_us = net_sockets_turn_due_us(l->connections);
+    if (turn_us < until_us) until_us = turn_us;
     if (until_us == INT64_MAX) return -1;
     int64_t us = until_us - clock_now_us();
     return us <= 0 ? 0 : (int)(us / 1000 + 1);
@@ -333,6 +354,7 @@ static void run_once(struct net_listener *l)
         if (at >= l->sockets && at < l->sockets + l->n_sockets) accept_some(l, *at);
     }
     handshakes_finish(l);
+    turns_continue(l);
     waiting_expire(l);
     if (l->now_us >= l->expire_due_us) {
         l->expire_due_us = l->now_us + EXPIRE_US;
@@ -411,6 +433,7 @@ void net_listener_start(struct net_listener *l, struct net_sockets *sockets, net
     l->connections = sockets;
     l->take = take;
     l->owner = owner;
+    net_sockets_start_turns(sockets, listener_wake, l);
     thread_start(&l->thread, "accept", listener_run, l);
     l->started = true;
 }
@@ -427,6 +450,7 @@ void net_listener_close(struct net_listener *l)
     if (l->started) {
         listener_wake(l);
         pthread_join(l->thread, NULL);
+        net_sockets_stop_turns(l->connections);
     }
     handshakes_close(l->handshakes);
     for (int i = 0; i < l->n_sockets; i++)
