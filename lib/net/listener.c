@@ -28,7 +28,8 @@ enum {
     EVENTS = 256,
     ACCEPTS_PER_TURN = 64,
     WAIT_US = 10000000,  // limit for a connection's handshake, preface and SETTINGS
-    READ_BYTES = 65536,  // bytes of one read from a connection that C-core does not have yet
+    READ_BYTES = 16384,  // bytes of one read from a connection that C-core does not have yet: a record of TLS
+    TURN_BYTES = 65536,  // limit of what is read from such a connection in a turn of the loop
     EXPIRE_US = 1000000, // interval between checks for unfinished frames and handshakes
     PAUSE_US = 10000,    // pause of accepting while no descriptor is free
     REFUSED_LOG_US = 10000000,
@@ -45,7 +46,7 @@ struct waiting {
     struct net_socket *socket;  // checks the first frames; NULL: none has come
     uint8_t *early;             // what has been received of them
     size_t early_bytes;
-    bool is_held; // the first frames are complete, and their calls wait for their turn
+    bool is_held; // its calls wait for their turn
 };
 
 struct net_listener {
@@ -165,10 +166,23 @@ static void hand_over(struct net_listener *l, struct waiting *w)
     free(w);
 }
 
-// Reads what the client has sent, about READ_BYTES at most. Returns false if the connection has ended.
+static void watch_set(struct net_listener *l, struct waiting *w, uint32_t events)
+{
+    epoll_ctl(l->epoll_fd, EPOLL_CTL_MOD, w->fd, &(struct epoll_event){.events = events, .data.ptr = w});
+}
+
+// Stops reading until the connection's turn. Its only events are those of its end.
+static void hold(struct net_listener *l, struct waiting *w)
+{
+    w->is_held = true;
+    watch_set(l, w, 0);
+}
+
+// Reads what the client has sent, about TURN_BYTES at most. Holds the connection at calls that have to wait. Returns
+// false if the connection has ended.
 static bool early_read(struct net_listener *l, struct waiting *w)
 {
-    for (size_t n_read = 0; n_read < READ_BYTES;) {
+    for (size_t n_read = 0; n_read < TURN_BYTES && !w->is_held;) {
         struct iovec part = {l->room, READ_BYTES};
         ssize_t n = net_socket_receive(w->socket, &(struct msghdr){.msg_iov = &part, .msg_iovlen = 1}, 0);
         if (n < 0) return errno == EAGAIN || errno == EINTR;
@@ -178,21 +192,9 @@ static bool early_read(struct net_listener *l, struct waiting *w)
         w->early_bytes += (size_t)n;
         n_read += (size_t)n;
         net_socket_keep(w->socket, w->early_bytes);
+        if (!net_socket_pay(w->socket, w)) hold(l, w);
     }
     return true;
-}
-
-// Stops reading until the connection's turn. Its only events are those of its end.
-static void hold(struct net_listener *l, struct waiting *w)
-{
-    w->is_held = true;
-    epoll_ctl(l->epoll_fd, EPOLL_CTL_MOD, w->fd, &(struct epoll_event){.data.ptr = w});
-}
-
-static void turns_continue(struct net_listener *l)
-{
-    for (struct waiting *w; (w = net_sockets_next_turn(l->connections, l->now_us));)
-        hand_over(l, w);
 }
 
 static void frames_continue(struct net_listener *l, struct waiting *w)
@@ -200,11 +202,17 @@ static void frames_continue(struct net_listener *l, struct waiting *w)
     if (!early_read(l, w)) {
         input_drop(w->fd);
         waiting_close(l, w);
-    } else if (net_socket_may_pass(w->socket)) {
-        if (net_socket_take_turn(w->socket, w))
-            hand_over(l, w);
-        else
-            hold(l, w);
+    } else if (!w->is_held && net_socket_may_pass(w->socket)) {
+        hand_over(l, w);
+    }
+}
+
+static void turns_continue(struct net_listener *l)
+{
+    for (struct waiting *w; (w = net_sockets_next_turn(l->connections, l->now_us));) {
+        w->is_held = false;
+        watch_set(l, w, EPOLLIN);
+        frames_continue(l, w);
     }
 }
 

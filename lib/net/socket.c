@@ -201,20 +201,29 @@ static void budget_end(struct peer *peer)
     socket_refuse(s, "it holds the most memory of all connections");
 }
 
-// Reports the memory held to the budget and pays for opened calls, after each change of `frames`. The caller holds no
-// lock.
+static void calls_pay(struct net_socket *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    int64_t unpaid = frames_take_unpaid(&s->frames);
+    pthread_mutex_unlock(&s->mutex);
+    turn_pay(&s->sockets->turns, &s->turn, unpaid, clock_now_us());
+}
+
+// Reports the memory held to the budget and pays for opened calls, after each change of `frames`. Until C-core has the
+// connection, its calls take no memory, and net_socket_pay() pays. The caller holds no lock.
 static void accounts_update(struct net_socket *s)
 {
     pthread_mutex_lock(&s->mutex);
-    int64_t unpaid = atomic_load(&s->passed) ? frames_take_unpaid(&s->frames) : 0;
-    size_t held = frames_held_bytes(&s->frames) + (s->tls.ssl ? TLS_BYTES : 0) + s->early_bytes;
+    bool passed = atomic_load(&s->passed), owes = passed && s->frames.unpaid;
+    size_t calls = passed ? 0 : (size_t)s->frames.n_calls * FRAMES_CALL_BYTES;
+    size_t held = frames_held_bytes(&s->frames) - calls + (s->tls.ssl ? TLS_BYTES : 0) + s->early_bytes;
     size_t before = s->held_bytes;
     s->held_bytes = held;
     atomic_store(&s->unfinished_us, frames_unfinished_since_us(&s->frames));
     atomic_store(&s->spent, s->frames.credit == 0);
     pthread_mutex_unlock(&s->mutex);
     if (held != before) peer_hold(&s->budget, held);
-    if (unpaid) turn_pay(&s->sockets->turns, &s->turn, unpaid, clock_now_us());
+    if (owes) calls_pay(s);
 }
 
 // --- receiving
@@ -407,13 +416,15 @@ bool net_socket_may_pass(struct net_socket *s)
     return may_pass;
 }
 
-bool net_socket_take_turn(struct net_socket *s, void *holder)
+bool net_socket_pay(struct net_socket *s, void *holder)
 {
-    s->holder = holder;
     pthread_mutex_lock(&s->mutex);
-    int64_t cost = s->frames.unpaid;
+    int64_t unpaid = s->frames.unpaid;
     pthread_mutex_unlock(&s->mutex);
-    return cost == 0 || turn_take(&s->sockets->turns, &s->turn, cost, clock_now_us());
+    s->holder = holder;
+    if (unpaid && !turn_take(&s->sockets->turns, &s->turn, unpaid, clock_now_us())) return false;
+    if (unpaid) calls_pay(s);
+    return true;
 }
 
 void net_socket_pass(struct net_socket *s)
@@ -539,7 +550,10 @@ int64_t net_sockets_turn_due_us(struct net_sockets *sockets)
 void *net_sockets_next_turn(struct net_sockets *sockets, int64_t now_us)
 {
     struct turn *turn = turns_next(&sockets->turns, now_us);
-    return turn ? ((struct net_socket *)((char *)turn - offsetof(struct net_socket, turn)))->holder : NULL;
+    if (!turn) return NULL;
+    struct net_socket *s = (struct net_socket *)((char *)turn - offsetof(struct net_socket, turn));
+    calls_pay(s);
+    return s->holder;
 }
 
 void net_sockets_expire(struct net_sockets *sockets, int64_t now_us)

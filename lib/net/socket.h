@@ -50,7 +50,7 @@ void net_sockets_expire(struct net_sockets *sockets, int64_t now_us);
 
 // Connections that have to wait for their turn to open calls (turns.h). The listener calls net_sockets_next_turn() at
 // net_sockets_turn_due_us(), and after `wake`, until it returns NULL. The result is the `holder` of a socket whose
-// first calls had to wait.
+// first calls had to wait. They are paid now.
 void net_sockets_start_turns(struct net_sockets *sockets, void (*wake)(void *owner), void *owner);
 void net_sockets_stop_turns(struct net_sockets *sockets); // no connection waits any more
 int64_t net_sockets_turn_due_us(struct net_sockets *sockets);
@@ -64,8 +64,9 @@ struct net_socket *net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl
 // The listener receives the first bytes (net_socket_receive()) and keeps them until C-core may have the connection.
 void net_socket_keep(struct net_socket *socket, size_t early_bytes); // counts the kept bytes in the memory budget
 bool net_socket_may_pass(struct net_socket *socket);                 // as frames_may_pass()
-// Returns false if the calls in these bytes have to wait for their turn. Then net_sockets_next_turn() returns `holder`.
-bool net_socket_take_turn(struct net_socket *socket, void *holder);
+// Pays for the calls in these bytes. Returns false if they have to wait for their turn. Then the listener reads nothing
+// until net_sockets_next_turn() returns `holder`.
+bool net_socket_pay(struct net_socket *socket, void *holder);
 void net_socket_pass(struct net_socket *socket); // C-core receives from now on
 
 // Finds the socket that carries a call. `core_peer` is C-core's name for the call's peer. Returns NULL if the socket is
