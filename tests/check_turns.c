@@ -53,8 +53,8 @@ START_TEST(a_connection_waits_once_the_bucket_is_empty)
     ck_assert(!take(0, 0)); // waits already
     ck_assert_int_eq(woken, 1);
     ck_assert_uint_eq(turns_waited() - waited, 1);
-    ck_assert_int_eq(turns_due_us(&t), now_us + 1000000 / MAX);
-    now_us += 1000000 / MAX - 1;
+    ck_assert_int_eq(turns_due_us(&t), now_us + TURNS_FULL_US / MAX);
+    now_us += TURNS_FULL_US / MAX - 1;
     ck_assert_ptr_null(turns_next(&t, now_us));
     now_us++;
     ck_assert_ptr_eq(turns_next(&t, now_us), &turns[0]);
@@ -67,9 +67,9 @@ START_TEST(a_debt_is_paid_with_time)
 {
     turn_pay(&t, &turns[0], 3 * MAX, now_us);
     ck_assert(!take(1, 0));
-    now_us += 2000000;
+    now_us += 2 * TURNS_FULL_US;
     ck_assert_ptr_null(turns_next(&t, now_us));
-    now_us += 1000000 / MAX;
+    now_us += TURNS_FULL_US / MAX;
     ck_assert_ptr_eq(turns_next(&t, now_us), &turns[1]);
     now_us += 60000000; // the bucket holds MAX at most
     ck_assert(take(1, 0));
@@ -102,7 +102,7 @@ START_TEST(nobody_overtakes_those_who_wait)
 {
     turn_pay(&t, &turns[2], MAX, now_us);
     ck_assert(!take(0, 0));
-    now_us += 1000000;
+    now_us += TURNS_FULL_US;
     ck_assert(!take(1, 0)); // though the bucket is full
     ck_assert_ptr_eq(turns_next(&t, now_us), &turns[0]);
     ck_assert_ptr_eq(turns_next(&t, now_us), &turns[1]);
@@ -115,7 +115,7 @@ START_TEST(a_turn_allows_one_read)
     turns[0].resume = resume;
     turn_pay(&t, &turns[1], MAX, now_us);
     ck_assert(!take(0, 0));
-    now_us += 1000000 / MAX;
+    now_us += TURNS_FULL_US / MAX;
     ck_assert_ptr_null(turns_next(&t, now_us));
     ck_assert_int_eq(resumed, 1);
     turn_pay(&t, &turns[1], MAX, now_us);
@@ -131,7 +131,7 @@ START_TEST(a_round_resumes_few_connections)
         turns[i].resume = resume;
         ck_assert(!take(i, 0));
     }
-    now_us += 1000000;
+    now_us += TURNS_FULL_US;
     for (int i = 0; i < 3; i++)
         turns_next(&t, now_us);
     ck_assert_int_eq(resumed, PER_ROUND);

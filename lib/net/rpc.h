@@ -78,8 +78,8 @@ struct rpc_server_options {
     int max_connections_per_address;
     const char *trusted_proxies; // networks of proxies, in the form of lib/base/forwarded.h; NULL: none
     int max_calls;               // open calls per connection; further calls wait at the client; 0: 16,384
-    int max_shared_calls; // calls that connections without answers may open a second, together (turns.h); 0: 4,096
-    int idle_ms;          // a connection without calls is closed after this time; 0: 2 minutes
+    int max_shared_calls;        // calls that connections without answers may open in 2 s, together; 0: 4,096
+    int idle_ms;                 // a connection without calls is closed after this time; 0: 2 minutes
     // A finished call that its client does not read is ended after this time (or up to twice this time), but only while
     // the server holds too much unread data. 0: 30 s.
     int unread_ms;

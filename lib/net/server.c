@@ -35,7 +35,7 @@ enum {
     UNANSWERED_MAX = 5000,
     UNANSWERED_PER_SECOND = 5000,
     FREE_CALLS = 4,
-    SHARED_CALLS = 4096, // a tenth of a core's time in C-core
+    SHARED_CALLS = 4096, // in 2 s: a twentieth of a core's time in C-core
 };
 
 // --- accepting

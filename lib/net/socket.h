@@ -28,7 +28,7 @@ struct net_sockets_options {
     int port;                // for logs
     int max_per_address;     // connections of an address and calls of a client of trusted proxies; 0: no bound
     struct networks proxies; // trusted ones: their connections do not count
-    int shared_calls;        // cost of calls that connections without credit may open a second, together (turns.h)
+    int shared_calls;        // cost of calls that connections without credit may open in 2 s, together (turns.h)
     bool proof;              // clients must show a key or token in a call; until then they share PEER_UNPROVEN_BYTES
 };
 

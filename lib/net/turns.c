@@ -21,9 +21,9 @@ void turns_fini(struct turns *t)
 
 static void refill(struct turns *t, int64_t now_us)
 {
-    int64_t more = (now_us - t->at_us) * t->max / 1000000;
+    int64_t more = (now_us - t->at_us) * t->max / TURNS_FULL_US;
     if (more <= 0) return;
-    t->at_us = t->left + more < t->max ? t->at_us + more * 1000000 / t->max : now_us;
+    t->at_us = t->left + more < t->max ? t->at_us + more * TURNS_FULL_US / t->max : now_us;
     t->left = t->left + more < t->max ? t->left + more : t->max;
 }
 
@@ -145,7 +145,7 @@ int64_t turns_due_us(struct turns *t)
     pthread_mutex_lock(&t->mutex);
     int64_t due_us = INT64_MAX;
     if (t->waiting) {
-        due_us = t->at_us + (t->left < 1 ? ((1 - t->left) * 1000000 + t->max - 1) / t->max : 0);
+        due_us = t->at_us + (t->left < 1 ? ((1 - t->left) * TURNS_FULL_US + t->max - 1) / t->max : 0);
         if (due_us < t->round_us + ROUND_US) due_us = t->round_us + ROUND_US;
     }
     pthread_mutex_unlock(&t->mutex);

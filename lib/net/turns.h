@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { TURN_CLASSES = 16 };
+enum { TURN_CLASSES = 16, TURNS_FULL_US = 2000000 };
 
 // A connection's place. Its owner embeds this struct, zeroed.
 struct turn {
@@ -27,7 +27,7 @@ struct turns {
     pthread_mutex_t mutex;     // guards what follows
     void (*wake)(void *owner); // asks the owner to call turns_next(); NULL: no connection waits
     void *owner;
-    int64_t max, left; // the bucket is full at `max` and gets `max` a second
+    int64_t max, left; // the bucket is full at `max` and fills in TURNS_FULL_US
     int64_t at_us;     // time of the last refill
     int64_t round_us;  // start of the round; a round gives few turns, because their cost is not known yet
     int given;         // turns given in the round
