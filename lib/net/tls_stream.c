@@ -108,7 +108,7 @@ char *net_tls_peer_name(const SSL *ssl)
 static void count_record(int writing, int version, int type, const void *bytes, size_t size, SSL *ssl, void *argument)
 {
     struct net_tls_stream *stream = argument;
-    if (writing || type != SSL3_RT_HEADER || ++stream->n_records <= RECORDS_MAX) return;
+    if (writing || type != SSL3_RT_HEADER || ++stream->n_records <= RECORDS_MAX + 1) return; // one more may have data
     shutdown(stream->fd, SHUT_RDWR);
 }
 
