@@ -145,8 +145,10 @@ START_TEST(who_leaves_gets_no_turn)
     turn_pay(&t, &turns[2], MAX, now_us);
     for (int i = 0; i < 3; i++)
         ck_assert(!take(i, 0));
+    ck_assert(turn_waits(&t, &turns[1]));
     turn_leave(&t, &turns[1]);
     turn_leave(&t, &turns[1]);
+    ck_assert(!turn_waits(&t, &turns[1]));
     turns_stop(&t); // the others go on
     ck_assert_int_eq(resumed, 1);
     ck_assert_int_eq(t.waiting, 0);

@@ -560,7 +560,7 @@ void net_sockets_expire(struct net_sockets *sockets, int64_t now_us)
 {
     pthread_mutex_lock(&sockets->mutex);
     for (struct net_socket *s = sockets->first; s; s = s->next) {
-        if (atomic_load(&s->unfinished_us) < now_us - NET_UNFINISHED_US)
+        if (atomic_load(&s->unfinished_us) < now_us - NET_UNFINISHED_US && !turn_waits(&sockets->turns, &s->turn))
             socket_refuse(s, "headers or a frame stay unfinished");
     }
     pthread_mutex_unlock(&sockets->mutex);

@@ -45,7 +45,8 @@ void net_sockets_drop_connection(struct net_sockets *sockets, const struct in6_a
 // Counts a call for the address of its client.
 bool net_sockets_count_call(struct net_sockets *sockets, const struct in6_addr *client);
 void net_sockets_drop_call(struct net_sockets *sockets, const struct in6_addr *client);
-// Ends connections with a frame, header block or preface that is unfinished for NET_UNFINISHED_US.
+// Ends connections with a frame, header block or preface that is unfinished for NET_UNFINISHED_US, unless they wait for
+// their turn.
 void net_sockets_expire(struct net_sockets *sockets, int64_t now_us);
 
 // Connections that have to wait for their turn to open calls (turns.h). The listener calls net_sockets_next_turn() at

@@ -115,6 +115,14 @@ void turn_pay(struct turns *t, struct turn *turn, int64_t cost, int64_t now_us)
     pthread_mutex_unlock(&t->mutex);
 }
 
+bool turn_waits(struct turns *t, const struct turn *turn)
+{
+    pthread_mutex_lock(&t->mutex);
+    bool waits = turn->waits;
+    pthread_mutex_unlock(&t->mutex);
+    return waits;
+}
+
 void turn_leave(struct turns *t, struct turn *turn)
 {
     pthread_mutex_lock(&t->mutex);

@@ -45,6 +45,7 @@ void turns_stop(struct turns *t);
 // Returns true if the connection may read or, with `cost`, pay that much. Otherwise it waits for its turn.
 bool turn_take(struct turns *t, struct turn *turn, int64_t cost, int64_t now_us);
 void turn_pay(struct turns *t, struct turn *turn, int64_t cost, int64_t now_us);
+bool turn_waits(struct turns *t, const struct turn *turn);
 void turn_leave(struct turns *t, struct turn *turn); // `resume` is not called afterwards
 
 // Gives the turns that are due. Returns a turn without `resume`, or NULL once no further turn is due.
