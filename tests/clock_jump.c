@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preloaded into a program: its wall clock jumps by the number of seconds in the file $CLOCK_JUMP. The monotonic clock, which
-// cannot jump, stays as it is.
+// Preloaded into a program: its wall clock jumps by the number of seconds in the file $CLOCK_JUMP. The monotonic clock,
+// which cannot jump, stays as it is.
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/syscall.h>

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Requests of the nine features that the fault matrix covers. A request is (path, body); request i of a feature is always
 the same, and no two have the same prompt."""
+import json
 
 TOOLS = [{"type": "function", "function": {
     "name": name, "parameters": {"type": "object", "properties": {field: kind}, "required": [field], "additionalProperties": False}}}
@@ -64,3 +65,16 @@ FEATURES = ("n > 1", "tools", "schema", "log-probabilities", "penalties", "draft
             "prompt log-probabilities")
 STREAMED = set(FEATURES) - {"prompt log-probabilities"}  # these are refused with `stream`
 PRUNING = {"pruned", "conversation"}
+
+
+def load(prompts_file, per_feature):
+    """Returns requests of all features in turn, so that all run at the same time."""
+    with open(prompts_file, encoding="utf-8") as file:
+        made = Features([json.loads(line)["prompt"] for line in file])
+    requests = []
+    for i in range(per_feature):
+        for feature in FEATURES:
+            path, body = made.request(feature, i)
+            stream = {"stream": True, "stream_options": {"include_usage": True}} if feature in STREAMED else {}
+            requests.append((path, {**body, **stream}))
+    return requests
