@@ -11,7 +11,7 @@ import time
 NEAR, FAR = "10.88.0.1", "10.88.0.2"
 HTTP = ("127.0.0.1", 8000)
 NODES = NEAR + ":50052"
-WAIT_S = 120  # an upper bound
+WAIT_S = 600  # an upper bound
 MARK = "FOREPACK_MATRIX_NODE"
 
 

@@ -11,10 +11,11 @@ from cluster import HTTP, wait_until
 
 
 def let_generate(cluster):
-    """Waits until group a generates. The router ends a request that loses three groups in a row without a token between."""
-    before = (cluster.node("a") or {}).get("tokens_out", 0)
-    wait_until("group a generates", lambda: not cluster.crowd.running() or
-               (cluster.node("a") or {}).get("tokens_out", 0) > before + 200)
+    """Waits until as many streams as run at a time have ended since the last fault, and group a generates. The router ends a
+    request that loses three groups in a row without a token between, and it serves requests that lost a group first."""
+    at, before = cluster.crowd.done() + cluster.crowd.width, (cluster.node("a") or {}).get("tokens_out", 0)
+    wait_until("streams have ended and group a generates", lambda: not cluster.crowd.running() or (
+        cluster.crowd.done() >= at and (cluster.node("a") or {}).get("tokens_out", 0) > before + 200))
 
 
 def again(cluster, name="a"):
@@ -50,8 +51,7 @@ def link_cut(cluster):
 def packet_loss(cluster):
     let_generate(cluster)
     cluster.drop(0.1)
-    for _ in range(3):
-        let_generate(cluster)
+    let_generate(cluster)
     cluster.drop(0)
     cluster.wait_ready("a")
 
