@@ -785,13 +785,15 @@ START_TEST(a_score_belongs_to_its_tenant)
     Forepack__V1__ScoreRequest m = FOREPACK__V1__SCORE_REQUEST__INIT;
     m.text = (ProtobufCBinaryData){2, (uint8_t *)"Ho"};
     m.tenant = "globex";
+    m.cache_salt = "yours";
     run_event(event_attach_speculator, NULL);
-    int fd = post_send("/v1/score", "", "{\"prompt\":\"Hi\",\"tenant\":\"acme\",\"priority\":1}");
+    int fd =
+        post_send("/v1/score", "", "{\"prompt\":\"Hi\",\"tenant\":\"acme\",\"cache_salt\":\"mine\",\"priority\":1}");
     AWAIT(atomic_load(&bins) == 1);
-    ck_assert_uint_eq(atomic_load(&last_salt), identity_prefix_salt("acme"));
+    ck_assert_uint_eq(atomic_load(&last_salt), identity_prefix_salt("acme", "mine"));
     struct rpc_stream *stream = rpc_send(front_score.path, &m.base);
     AWAIT(atomic_load(&bins) == 2);
-    ck_assert_uint_eq(atomic_load(&last_salt), identity_prefix_salt("globex"));
+    ck_assert_uint_eq(atomic_load(&last_salt), identity_prefix_salt("globex", "yours"));
     rpc_stream_close(stream);
     close(fd);
 }

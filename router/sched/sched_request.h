@@ -40,6 +40,7 @@ struct request_spec {
     bool background;
     size_t held_bytes; // memory that the front holds for the request: stop strings, or texts to compress
     char *tenant;      // owned, may be NULL
+    char *cache_salt;  // the client's own part of prefix_salt; owned, may be NULL
     // identifies the tenant of the API key; request ids are unique per owner; 0: the router uses no keys
     uint64_t owner;
     uint64_t prefix_salt; // requests with different salts share no KV blocks
