@@ -21,8 +21,8 @@ STS, BRA, ALWAYS = 0x388, 0x947, 7  # store to shared memory; branch, and the pr
 
 # Registers per thread, and instructions that access local memory (spilled registers, dynamically indexed arrays), by
 # the part of its name. Attention keeps its sums in registers and may use all of them; a few spills outside its loops do no
-# harm. So does the streaming gemm, without spills: one thread block runs on a multiprocessor. All other kernels are bound by
-# memory and need many threads.
+# harm. The streaming gemm may use all of them too, but must not spill: one thread block runs on a multiprocessor. All other
+# kernels are bound by memory and need many threads.
 BOUNDS = {"attend_": (255, 32), "gemm_stream": (255, 0), "": (128, 0)}
 # A thread of a wgmma kernel starts with this many registers; its warp groups then divide those of the multiprocessor.
 WGMMA_BOUNDS = (168, 0)
