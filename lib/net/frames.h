@@ -16,12 +16,13 @@ struct frames_limits {
     int max_calls;           // limit of open calls
     size_t max_header_bytes; // decoded bytes of a header block
     int max_headers;         // headers of a header block
-    // Token buckets (burst, refill per second). Empty frames neither open a call nor bring or end its data: PING,
-    // SETTINGS, WINDOW_UPDATE, CONTINUATION and others; large ones cost more. Useful frames of either side refill their
-    // bucket. Resets of new calls have the other bucket, which each call that the server ends refills.
+    // Token buckets (burst, refill per second). Empty frames (PING, SETTINGS, WINDOW_UPDATE, CONTINUATION and others)
+    // neither open a call nor bring or end its data; large ones cost more. Useful frames of either side refill the
+    // bucket of empty frames. Each call that the server ends refills the bucket of resets of new calls.
     int max_empty, empty_per_second;
     int max_resets, resets_per_second;
-    // A new call costs 1 plus 1 for each whole KiB of its headers. The server's first message of the call returns it.
+    // A new call costs 1, plus 1 for each whole KiB of its headers. The server's first message of the call returns the
+    // cost.
     int max_unanswered, unanswered_per_second;
     int free_calls; // cost of the calls that a client may open before one is answered, without paying (turns.h)
 };

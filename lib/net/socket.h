@@ -39,7 +39,7 @@ bool net_sockets_trust(const struct net_sockets *sockets, const struct in6_addr 
 // Returns true if the address gets no new connection for now, because its connections broke limits again and again.
 bool net_sockets_bar(struct net_sockets *sockets, const struct in6_addr *address, int64_t now_us);
 // Counts a connection, for its address. Returns false if the address has the maximum. Connections of trusted proxies do
-// not count, but each of their calls.
+// not count, but each of their calls does.
 bool net_sockets_count_connection(struct net_sockets *sockets, const struct in6_addr *address);
 void net_sockets_drop_connection(struct net_sockets *sockets, const struct in6_addr *address);
 // Counts a call for the address of its client.
