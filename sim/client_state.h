@@ -38,6 +38,7 @@ struct client {
     const struct sequence_result *step;
     struct request_usage before_step;
     bool step_is_double; // the message has two results for the request
+    bool step_is_wrong;  // the result is of another node, or of an earlier attempt
     bool arrived, ended, left, tainted;
     int64_t read_until_us; // time at which the client will have read all tokens sent so far
     int64_t submitted_us, waited_us;

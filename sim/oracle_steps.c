@@ -2,6 +2,7 @@
 #include "sim/oracle_steps.h"
 
 #include <limits.h>
+#include <string.h>
 
 #include "router/core/requests.h"
 #include "sim/oracle_waiting.h"
@@ -36,21 +37,26 @@ static bool is_for(const struct request *r, const struct core_node *node, const 
            (!result->bin || result->bin == r->account.bin_id);
 }
 
-static void step_expect(struct client *client, const struct sequence_result *result)
+static void step_expect(struct client *client, const struct core_node *node, const struct sequence_result *result)
 {
     // With two results for one request in a message, only the sum of both could be checked.
     client->step_is_double = client->step != NULL;
+    client->step_is_wrong = !is_for(client->r, node, result);
     client->step = result;
     client->before_step = client->r->usage;
-    if (!client->tainted && result->cached_tokens > 0 && !client->r->account.bin)
+    if (!client->tainted && !client->step_is_wrong && result->cached_tokens > 0 && !client->r->account.bin)
         client_fail(client, "a worker group reported its cached tokens twice");
 }
 
-// Checks the usage after the result. `n_used` of the result's tokens were part of the answer.
+// Checks the usage after the result. A result that the router must not book changes nothing.
 static void step_check(const struct client *client)
 {
     struct world *w = client->w;
     const struct request *r = client->r;
+    if (client->step_is_wrong) {
+        HOLDS(memcmp(&client->before_step, &r->usage, sizeof r->usage) == 0);
+        return;
+    }
     const struct sequence_result *result = client->step;
     const struct request_usage *before = &client->before_step, *now = &r->usage;
     int n_used = now->completion_tokens - before->completion_tokens;
@@ -69,7 +75,9 @@ static void step_check(const struct client *client)
 void oracle_steps_ended(struct client *client)
 {
     bool is_refused = client->r->state == REQUEST_FAILED; // a refused result is not booked
-    if (client->step && !client->step_is_double && !is_refused) step_check(client);
+    if (!client->step || client->step_is_double) return;
+    if (client->step_is_wrong) client_fail(client, "ended by a result of another node or of an earlier attempt");
+    if (!is_refused && !client->step_is_wrong) step_check(client);
     client->step = NULL;
 }
 
@@ -83,7 +91,7 @@ void __wrap_core_step(struct core *c, struct core_node *node, const struct seque
 {
     for (int i = 0; i < n; i++) {
         struct client *client = client_of_number(world, results[i].request);
-        if (client && is_for(client->r, node, &results[i])) step_expect(client, &results[i]);
+        if (client && client->r && client->r->number == results[i].request) step_expect(client, node, &results[i]);
     }
     __real_core_step(c, node, results, n, now_us);
     for (int i = 0; i < n; i++) {

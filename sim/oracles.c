@@ -136,6 +136,8 @@ static void check_ledger(struct world *w, const struct core *c)
     }
     HOLDS(n == c->table.count && n == clients_in_router(w) + c->shadows.n_running && (size_t)n <= c->table.buckets);
     HOLDS(running == c->ledger.running);
+    for (int i = 1; i < c->timers.count; i++)
+        HOLDS(c->timers.heap[(i - 1) / 2]->links.timer_us <= c->timers.heap[i]->links.timer_us);
     for (int k = 0; k < QUEUE_CLASSES; k++)
         HOLDS(waiting[k].requests == c->ledger.waiting[k].requests && waiting[k].tokens == c->ledger.waiting[k].tokens);
 }
