@@ -308,6 +308,14 @@ static int count_nodes(const struct core_status *status, enum node_role role, co
     return n;
 }
 
+static int count_loading(const struct core_status *status, enum node_role role)
+{
+    int n = 0;
+    for (int i = 0; i < status->n_loading; i++)
+        n += status->loading[i].report.role == role;
+    return n;
+}
+
 static void write_nodes(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
 {
     static const char *const states[] = {"ready", "probing", "ejected", "draining"}; // core_health_state()
@@ -317,6 +325,9 @@ static void write_nodes(struct exposition *e, const struct metric *metric, const
             labels_add(&labels, "state", states[k]);
             exposition_number(e, &labels, count_nodes(&s->core.status, role, states[k]));
         }
+        struct labels labels = label("role", pool_name(role));
+        labels_add(&labels, "state", "loading");
+        exposition_number(e, &labels, count_loading(&s->core.status, role));
     }
 }
 
