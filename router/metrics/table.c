@@ -789,7 +789,7 @@ const struct metric metrics_table[] = {
     {"forepack:gpu_drains_total", METRIC_COUNTER, "",
      "Nodes that left because a GPU was in trouble.", write_count, IN_SNAPSHOT(core.measures.gpu_drains), 0},
     {"forepack:nodes", METRIC_GAUGE, "role, state",
-     "Attached nodes.", write_nodes, 0, 0},
+     "Attached nodes, and nodes that load their weights.", write_nodes, 0, 0},
     {"forepack:node_ejections_total", METRIC_COUNTER, "",
      "Times that a node was ejected because it hung or was slow.",
      write_count, IN_SNAPSHOT(core.status.ejections), 0},
