@@ -11,7 +11,7 @@ status_json() { "$bin/forepack" status --server "$server" --json; }
 loads() { status_is '[.loading[] | [.node_id, .role, .ranks, .percent]] == [["late", "worker", 1, 0]] and .nodes == []'; }
 start_late() { start "$1" env LD_PRELOAD="$bin/hold_open.so" HOLD_OPEN="$held" "$bin/forepack-worker" --model "$work/model" --router "$node_server" --node-id late --threads 1; }
 code_of() { curl -s -o /dev/null -w '%{http_code}' "http://127.0.0.1:$http_port$1"; }
-worker_nodes() { curl -s "http://127.0.0.1:$http_port/metrics" | grep '^forepack_nodes{.*worker' | grep "\"$1\"" | sed 's/.* //'; }
+worker_nodes() { curl -s "http://127.0.0.1:$http_port/metrics" | grep '^forepack:nodes{.*worker' | grep "\"$1\"" | sed 's/.* //'; }
 
 choose_ports
 start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --heartbeat-ms 200
