@@ -107,8 +107,8 @@ int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MO
 // only counts. `st` may be NULL.
 enum status model_count_memory(const struct model *m, const struct safetensors *st, struct device_memory *memory_p);
 
-// Finds the dtype of a checkpoint: FP8 if config.json says so, else the dtype of its embedding table, or bf16 if `st`
-// is NULL.
+// Finds the dtype of a checkpoint: the type of quantised matrices if config.json says so, else the dtype of the
+// embedding table, or bf16 if `st` is NULL.
 enum status model_stored_dtype(const struct model_config *config, const struct safetensors *st, enum dtype *dtype_p);
 
 // Creates the weights m->embedding .. m->head from the mapped files. Reads only this rank's rows and columns. Creates

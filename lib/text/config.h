@@ -12,6 +12,10 @@
 
 enum { MODEL_MAX_EOS = 16, MODEL_MAX_LAYERS = 1024 };
 
+// How matrices are stored: as they are, in FP8 or INT8 with scales, or as packed codes of 4 bits: by AutoAWQ, by GPTQ
+// tools, or by compressed-tensors. Matrices that a quantised checkpoint excludes are stored in 16 bits.
+enum stored_weights { STORED_PLAIN, STORED_FP8, STORED_INT8, STORED_AWQ, STORED_GPTQ, STORED_PACKED };
+
 struct model_config {
     char architecture[64];
     int n_layers;
@@ -23,14 +27,16 @@ struct model_config {
     int max_context; // of max_position_embeddings and RoPE scaling, or the sliding window if shorter
     float norm_epsilon;
     bool tied_embeddings;
-    bool qkv_bias;          // Qwen2, or attention_bias is true
-    bool o_bias;            // attention_bias is true
-    bool qk_norm;           // Qwen3
-    bool fused_projections; // Phi-3: q, k and v are one matrix, and gate and up are one
-    bool fp8;               // quantization_config: matrices are stored in FP8 with scales
-    // numbers of matrices that are not in FP8, over all layers (a layer has 4 attention and 3 MLP matrices)
-    int fp8_excluded_attention, fp8_excluded_mlp;
-    int fp8_block; // rows and columns of a block with a scale; 0: scales per output or matrix
+    bool qkv_bias;              // Qwen2, or attention_bias is true
+    bool o_bias;                // attention_bias is true
+    bool qk_norm;               // Qwen3
+    bool fused_projections;     // Phi-3: q, k and v are one matrix, and gate and up are one
+    enum stored_weights stored; // quantization_config
+    // numbers of matrices that are not quantised, over all layers (a layer has 4 attention and 3 MLP matrices)
+    int excluded_attention, excluded_mlp;
+    int fp8_block;   // rows and columns of a block with a scale; 0: scales per output or matrix
+    bool has_zeros;  // codes of 4 bits have stored zeros; else all zeros are 8
+    bool zero_added; // GPTQ of the first format stores zero - 1
     struct rope_config rope;
     bool has_still_layers;
     uint8_t still_layers[MODEL_MAX_LAYERS]; // [n_layers] SmolLM3: 1 for layers without RoPE
