@@ -380,16 +380,26 @@ static void open_saved(const struct model_options *o, const struct safetensors *
         m->backend->ops->packed_cache_open(m->backend, m->packed_path, safetensors_stamp(st, m->fingerprint ^ part));
 }
 
-static enum status open_with(const struct model_options *options, const struct safetensors *st, struct model *m)
+// Ends of the phases of an opening: files and backend are open, weights are created, packed weights are saved.
+struct open_times {
+    int64_t opened_us, loaded_us, finished_us;
+};
+
+static enum status open_with(const struct model_options *options, const struct safetensors *st, struct model *m,
+                             struct open_times *times)
 {
     TRY(model_lay_out(options, st, m));
     m->fingerprint = model_hash(&m->config, st);
     TRY(open_backend(options, m));
     if (m->backend->ops->allocated) TRY(model_count_memory(m, st, &m->planned));
     open_saved(options, st, m);
+    m->progress = options->progress;
+    times->opened_us = clock_now_us();
     enum status status = model_load_weights(m, st);
     if (status != STATUS_OK) return status_context(status, "model %s", options->dir);
+    times->loaded_us = clock_now_us();
     if (m->backend->ops->weights_finish) m->backend->ops->weights_finish(m->backend);
+    times->finished_us = clock_now_us();
     return make_buffers(m);
 }
 
@@ -403,7 +413,8 @@ enum status model_open(const struct model_options *options, struct comm *comm, s
     m->comm = m->host_comm = comm;
     enum status status = model_config_read(options->dir, &m->config);
     if (status == STATUS_OK && !options->dummy) status = safetensors_open(options->dir, &st);
-    if (status == STATUS_OK) status = open_with(options, st, m);
+    struct open_times times = {0};
+    if (status == STATUS_OK) status = open_with(options, st, m, &times);
     safetensors_close(st);
     if (status != STATUS_OK) {
         model_close(m);
@@ -414,7 +425,9 @@ enum status model_open(const struct model_options *options, struct comm *comm, s
               LOG_FIELD("backend", m->backend->ops->name), LOG_FIELD("dtype", dtype_name(m->dtype)),
               LOG_FIELD("kv_dtype", dtype_name(m->kv_dtype)), LOG_FIELD("rank", comm->rank),
               LOG_FIELD("ranks", comm->size), LOG_FIELD("weight_bytes", m->weight_bytes),
-              LOG_FIELD("context_tokens", m->shape.max_context), LOG_MS("ms", clock_now_us() - from_us));
+              LOG_FIELD("context_tokens", m->shape.max_context), LOG_MS("open_ms", times.opened_us - from_us),
+              LOG_MS("weights_ms", times.loaded_us - times.opened_us),
+              LOG_MS("finish_ms", times.finished_us - times.loaded_us), LOG_MS("ms", clock_now_us() - from_us));
     *model_p = m;
     return STATUS_OK;
 }

@@ -27,14 +27,15 @@ struct model {
     size_t pass_bytes;             // working memory in the backend
     size_t row_bytes, logit_bytes; // see model_row_bytes
     size_t kv_block_bytes;
-    int kv_blocks_asked;           // KV blocks requested in the options; 0: as many as fit
-    double gpu_memory_utilization; // fraction of the device's memory, see struct model_options
-    bool sums_bf16;                // devices reduce partial sums in bf16, see struct model_options
-    size_t free_at_start;          // bytes of device memory before the backend allocated any
-    struct device_memory planned;  // memory that the backend will allocate, without the KV cache
-    bool zeros;                    // see struct model_options
-    bool saved;                    // the packed weights come from the file of an earlier start
-    char *packed_path;             // see model_packed_path()
+    int kv_blocks_asked;            // KV blocks requested in the options; 0: as many as fit
+    double gpu_memory_utilization;  // fraction of the device's memory, see struct model_options
+    bool sums_bf16;                 // devices reduce partial sums in bf16, see struct model_options
+    size_t free_at_start;           // bytes of device memory before the backend allocated any
+    struct device_memory planned;   // memory that the backend will allocate, without the KV cache
+    bool zeros;                     // see struct model_options
+    struct load_progress *progress; // borrowed while the weights are loaded; may be NULL
+    bool saved;                     // the packed weights come from the file of an earlier start
+    char *packed_path;              // see model_packed_path()
 
     // This rank's share of the model: H, Hkv, the intermediate size I, and V vocabulary ids from first_id on. V is the
     // same on every rank. If the vocabulary is not a multiple of the number of ranks, the last rank's embedding table

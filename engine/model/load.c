@@ -3,25 +3,36 @@
 // slice of each tensor (arXiv 1909.08053). q, k, v, gate, up, embedding and head are sliced by rows (outputs), o and
 // down by columns (inputs), and norms are whole.
 #include <float.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/model/dummy.h"
+#include "engine/model/file_fault.h"
 #include "engine/model/llama.h"
 #include "engine/model/safetensors.h"
+#include "engine/model/weight_reader.h"
 #include "kernels/convert.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
+
+// When progress was last logged, and its percentage.
+struct load_log {
+    int64_t begun_us, logged_us;
+    int percent;
+};
 
 struct loader {
     struct model *m;
     const struct safetensors *st; // the checkpoint, or NULL with dummy weights
     const struct dummy *dummy;    // the dummy weights, or NULL with a checkpoint
     bool *used;                   // [tensors] true if the config needs the tensor
-    int64_t progress_us;          // time when progress was last logged
-    char prefix[64];              // "model.layers.3."
+    struct weight_list *list;     // not NULL: the weights are listed instead of created
+    struct weight_reader *reader; // reads ahead; NULL: pages are read when they are packed
+    struct load_log log;
+    char prefix[64]; // "model.layers.3."
     // Numbers of further dummy matrices of each kind that are in 16 bits, see struct model_config.
     int kept_attention, kept_mlp;
 };
@@ -116,7 +127,7 @@ static enum status find_scales(struct loader *in, const struct safetensors_tenso
                            t->name, in->m->config.fp8_block ? "_inv" : "");
     TRY(dtype_parse(scale, false, &view->scale_dtype));
     TRY(set_scales(in, scale, view));
-    if (!in->m->backend->ops->capabilities.reads_no_weights) TRY(check_scales(scale, view->scale_dtype));
+    if (!in->list && !in->m->backend->ops->capabilities.reads_no_weights) TRY(check_scales(scale, view->scale_dtype));
     mark_used(in, scale);
     return STATUS_OK;
 }
@@ -156,9 +167,7 @@ static enum status find_tensor(struct loader *in, const char *name, int64_t rows
     return dtype == DTYPE_FP8 ? find_scales(in, t, view) : STATUS_OK;
 }
 
-// Counts a view's bytes and prefetches only these bytes. Otherwise the kernel would also read the neighbouring pages of
-// a slice of columns, which only other ranks need.
-static void count_and_prefetch(struct loader *in, const struct matrix_view *view)
+static void count_bytes(struct loader *in, const struct matrix_view *view)
 {
     size_t scales = !view->scale ? 0 : view->scale_stride ? (size_t)view->rows : 1;
     if (view->scale_block)
@@ -166,8 +175,6 @@ static void count_and_prefetch(struct loader *in, const struct matrix_view *view
             (size_t)(blocks_of(in, view->scale_row + view->rows) * blocks_of(in, view->scale_column + view->columns));
     size_t row_bytes = (size_t)view->columns * dtype_size_bytes(view->dtype);
     in->m->weight_bytes += (size_t)view->rows * row_bytes + scales * dtype_size_bytes(view->scale_dtype);
-    if (in->st && !in->m->saved && !in->m->backend->ops->capabilities.reads_no_weights)
-        safetensors_prefetch(view->data, view->rows, row_bytes, view->row_stride_bytes);
 }
 
 // Returns rows [first, first + n) of a view.
@@ -190,7 +197,7 @@ static enum status slice_rows(struct loader *in, const char *name, int64_t rows,
 {
     TRY(find_tensor(in, name, rows, columns, view));
     *view = view_rows(*view, first, n);
-    count_and_prefetch(in, view);
+    count_bytes(in, view);
     return STATUS_OK;
 }
 
@@ -205,7 +212,7 @@ static enum status slice_columns(struct loader *in, const char *name, int64_t ro
         view->scale = (const char *)view->scale + first / block * (int64_t)dtype_size_bytes(view->scale_dtype);
     if (block) view->scale_column = (int)(first % block);
     view->columns = n;
-    count_and_prefetch(in, view);
+    count_bytes(in, view);
     return STATUS_OK;
 }
 
@@ -213,16 +220,82 @@ static enum status slice_columns(struct loader *in, const char *name, int64_t ro
 // has copied the views.
 static void release_views(const struct loader *in, const struct matrix_view *views, int n)
 {
-    for (int i = 0; i < n && in->st && !in->m->backend->ops->capabilities.reads_no_weights; i++) {
+    for (int i = 0; i < n && in->st && !in->list && !in->m->backend->ops->capabilities.reads_no_weights; i++) {
         const struct matrix_view *v = &views[i];
         safetensors_release(v->data, (uint64_t)((v->rows - 1) * v->row_stride_bytes) +
                                          (uint64_t)v->columns * dtype_size_bytes(v->dtype));
     }
 }
 
+// ---- creating weights, or listing them ----
+
+// Logs progress at steps of ten percent, at most once per second, and at least every ten seconds.
+static void log_progress(struct loader *in)
+{
+    enum { STEP_US = 1000000, MOST_US = 10000000, STEP_PERCENT = 10 };
+    const struct model *m = in->m;
+    const int64_t now_us = clock_now_us(), passed_us = now_us - in->log.logged_us;
+    const int percent = load_progress_percent(m->progress);
+    if (passed_us < STEP_US || (passed_us < MOST_US && percent < in->log.percent + STEP_PERCENT)) return;
+    in->log.logged_us = now_us;
+    in->log.percent = percent;
+    log_event(LOG_INFO, "model_loading", LOG_FIELD("percent", percent), LOG_FIELD("rank", m->comm->rank),
+              LOG_FIELD("ranks", m->comm->size), LOG_FIELD("bytes", m->weight_bytes),
+              LOG_MS("ms", now_us - in->log.begun_us));
+}
+
+// Adds the weight to the list and returns true if weights are only listed. Else tells the reader that the loader begins
+// the weight.
+static bool weight_is_listed(struct loader *in, const struct matrix_view *parts, int n, bool pairs)
+{
+    if (in->list)
+        weight_list_add(in->list, parts, n, pairs);
+    else
+        weight_reader_next(in->reader);
+    return in->list;
+}
+
+// Reports the weights created so far. Returns `status`.
+static enum status weight_created(struct loader *in, enum status status)
+{
+    if (!in->m->progress) return status;
+    atomic_store_explicit(&in->m->progress->done_bytes, in->m->weight_bytes, memory_order_relaxed);
+    log_progress(in);
+    return status;
+}
+
+static enum status put_matrix(struct loader *in, const struct matrix_view *parts, int n, struct weight **weight_p)
+{
+    struct backend *b = in->m->backend;
+    if (weight_is_listed(in, parts, n, false)) return STATUS_OK;
+    return weight_created(in, b->ops->weight_create(b, parts, n, weight_p));
+}
+
+static enum status put_vector(struct loader *in, const struct matrix_view *parts, int n, struct weight **weight_p)
+{
+    struct backend *b = in->m->backend;
+    if (weight_is_listed(in, parts, n, false)) return STATUS_OK;
+    return weight_created(in, b->ops->weight_vector(b, parts, n, weight_p));
+}
+
+static enum status put_gate_up(struct loader *in, const struct matrix_view gate_up[2], struct weight **weight_p)
+{
+    struct backend *b = in->m->backend;
+    if (weight_is_listed(in, gate_up, 2, true)) return STATUS_OK;
+    return weight_created(in, b->ops->weight_gate_up(b, &gate_up[0], &gate_up[1], weight_p));
+}
+
+static enum status put_embedding(struct loader *in, const struct matrix_view *table, struct weight *shared_head)
+{
+    struct model *m = in->m;
+    if (weight_is_listed(in, table, 1, false)) return STATUS_OK;
+    return weight_created(
+        in, m->backend->ops->weight_embedding(m->backend, table, m->first_id, shared_head, &m->embedding));
+}
+
 static enum status load_matrix(struct loader *in, const struct matrix_view *parts, int n, struct weight **weight_p)
 {
-    enum status status = in->m->backend->ops->weight_create(in->m->backend, parts, n, weight_p);
+    enum status status = put_matrix(in, parts, n, weight_p);
     release_views(in, parts, n);
     return status;
 }
@@ -231,7 +304,7 @@ static enum status load_vector(struct loader *in, const char *name, int columns,
 {
     struct matrix_view view;
     TRY(slice_columns(in, name, 0, columns, 0, columns, &view));
-    return in->m->backend->ops->weight_vector(in->m->backend, &view, 1, weight_p);
+    return put_vector(in, &view, 1, weight_p);
 }
 
 // ---- parts of the model ----
@@ -274,13 +347,12 @@ static int heads_append(const struct model_config *c, const struct matrix_view *
 static enum status join_qkv(struct loader *in, const struct matrix_view qkv[3], struct weight **weight_p)
 {
     const struct model *m = in->m;
-    const struct backend_ops *ops = m->backend->ops;
     struct matrix_view *parts = mem_alloc_array((size_t)(m->n_heads + m->n_kv_heads) * 4 + 1, sizeof *parts);
     int n = heads_append(&m->config, &qkv[0], parts, 0);
     n = heads_append(&m->config, &qkv[1], parts, n);
     parts[n++] = qkv[2];
-    const enum status status = qkv[0].rows == 1 ? ops->weight_vector(m->backend, parts, n, weight_p)
-                                                : ops->weight_create(m->backend, parts, n, weight_p);
+    const enum status status =
+        qkv[0].rows == 1 ? put_vector(in, parts, n, weight_p) : put_matrix(in, parts, n, weight_p);
     if (qkv[0].rows > 1) release_views(in, qkv, 3);
     free(parts);
     return status;
@@ -292,7 +364,7 @@ static enum status load_head_norm(struct loader *in, const char *name, struct we
     struct matrix_view view, parts[4];
     TRY(slice_columns(in, name, 0, d, 0, d, &view));
     const int n = heads_append(&in->m->config, &view, parts, 0);
-    return in->m->backend->ops->weight_vector(in->m->backend, parts, n, weight_p);
+    return put_vector(in, parts, n, weight_p);
 }
 
 static enum status load_attention(struct loader *in, struct layer *layer)
@@ -346,7 +418,7 @@ static enum status load_mlp(struct loader *in, struct layer *layer)
         if (m->config.fused_projections) from[i] = (struct projection){"mlp.gate_up_proj.weight", 2 * all, i * all};
         TRY(slice_rows(in, from[i].name, from[i].all_rows, hidden, from[i].first + first, n, &gate_up[i]));
     }
-    TRY(m->backend->ops->weight_gate_up(m->backend, &gate_up[0], &gate_up[1], &layer->gate_up));
+    TRY(put_gate_up(in, gate_up, &layer->gate_up));
     release_views(in, gate_up, 2);
     TRY(slice_columns(in, "mlp.down_proj.weight", hidden, all, first, n, &down));
     return load_matrix(in, &down, 1, &layer->down);
@@ -359,13 +431,28 @@ static const char *embedding_name(const struct model_config *c, const struct saf
     return only_head ? "lm_head.weight" : "model.embed_tokens.weight";
 }
 
+// Compares mapped bytes. Prefetches a chunk while it compares the one before.
+static bool mapped_equal(const char *a, const char *b, size_t size)
+{
+    enum { CHUNK_BYTES = 1 << 20 };
+    safetensors_prefetch(a, 1, size < CHUNK_BYTES ? size : CHUNK_BYTES, 0);
+    safetensors_prefetch(b, 1, size < CHUNK_BYTES ? size : CHUNK_BYTES, 0);
+    for (size_t at = 0; at < size; at += CHUNK_BYTES) {
+        const size_t n = size - at < CHUNK_BYTES ? size - at : CHUNK_BYTES, rest = size - at - n;
+        safetensors_prefetch(a + at + n, 1, rest < CHUNK_BYTES ? rest : CHUNK_BYTES, 0);
+        safetensors_prefetch(b + at + n, 1, rest < CHUNK_BYTES ? rest : CHUNK_BYTES, 0);
+        if (memcmp(a + at, b + at, n) != 0) return false;
+    }
+    return true;
+}
+
 // Refuses a tied table if the head is stored too and has other values: transformers 4 ignores that head, transformers 5
 // uses it. Compares the rows of this rank. With packed weights, the check is skipped: it was done when the weights were
 // packed.
 static enum status check_tied_head(const struct loader *in)
 {
     const struct model *m = in->m;
-    if (!in->st || !m->config.tied_embeddings || m->saved || m->backend->ops->capabilities.reads_no_weights)
+    if (!in->st || !m->config.tied_embeddings || m->saved || in->list || m->backend->ops->capabilities.reads_no_weights)
         return STATUS_OK;
     const struct safetensors_tensor *table = safetensors_find(in->st, "model.embed_tokens.weight");
     const struct safetensors_tensor *head = safetensors_find(in->st, "lm_head.weight");
@@ -373,7 +460,7 @@ static enum status check_tied_head(const struct loader *in)
     const size_t row_bytes = (size_t)table->size_bytes / (size_t)m->config.vocab_size;
     const size_t from = (size_t)m->first_id * row_bytes, size = (size_t)m->n_ids * row_bytes;
     if (strcmp(head->dtype, table->dtype) == 0 && head->size_bytes == table->size_bytes &&
-        memcmp((const char *)head->data + from, (const char *)table->data + from, size) == 0)
+        mapped_equal((const char *)head->data + from, (const char *)table->data + from, size))
         return STATUS_OK;
     return status_fail(STATUS_DATA,
                        "%s: tensor lm_head.weight differs from model.embed_tokens.weight, but tie_word_embeddings of "
@@ -385,7 +472,6 @@ static enum status load_vocabulary(struct loader *in)
 {
     struct model *m = in->m;
     const struct model_config *c = &m->config;
-    const struct backend_ops *ops = m->backend->ops;
     struct matrix_view table, head[2];
     const char *name = embedding_name(c, in->st);
     TRY(slice_rows(in, name, c->vocab_size, c->hidden, m->first_id, m->n_ids, &table));
@@ -395,9 +481,9 @@ static enum status load_vocabulary(struct loader *in)
         TRY(slice_rows(in, "lm_head.weight", c->vocab_size, c->hidden, m->first_id, m->n_ids, &head[0]));
     head[1] =
         (struct matrix_view){.dtype = DTYPE_BF16, .rows = m->vocab_share - m->n_ids, .columns = c->hidden}; // zeros
-    TRY(ops->weight_create(m->backend, head, head[1].rows ? 2 : 1, &m->head));
+    TRY(put_matrix(in, head, head[1].rows ? 2 : 1, &m->head));
     bool shared = c->tied_embeddings && !head[1].rows;
-    TRY(ops->weight_embedding(m->backend, &table, m->first_id, shared ? m->head : NULL, &m->embedding));
+    TRY(put_embedding(in, &table, shared ? m->head : NULL));
     release_views(in, head, 1);
     release_views(in, &table, 1);
     return STATUS_OK;
@@ -433,19 +519,6 @@ static enum status check_all_used(const struct loader *in)
     return STATUS_OK;
 }
 
-// Logs progress: large checkpoints take minutes.
-static void log_progress(struct loader *in, int layers)
-{
-    enum { INTERVAL_US = 5000000 };
-    const struct model *m = in->m;
-    int64_t now_us = clock_now_us();
-    if (now_us - in->progress_us < INTERVAL_US) return;
-    in->progress_us = now_us;
-    log_event(LOG_INFO, "model_loading", LOG_FIELD("rank", m->comm->rank), LOG_FIELD("ranks", m->comm->size),
-              LOG_FIELD("layers_loaded", layers), LOG_FIELD("layers", m->config.n_layers),
-              LOG_FIELD("bytes", m->weight_bytes));
-}
-
 static enum status load_model(struct loader *in)
 {
     struct model *m = in->m;
@@ -459,7 +532,6 @@ static enum status load_model(struct loader *in)
         TRY(load_attention(in, layer));
         TRY(load_vector(in, "post_attention_layernorm.weight", m->config.hidden, &layer->post_attention_norm));
         TRY(load_mlp(in, layer));
-        log_progress(in, l + 1);
     }
     return in->st ? check_all_used(in) : STATUS_OK;
 }
@@ -478,13 +550,18 @@ enum status model_stored_dtype(const struct model_config *config, const struct s
     return dtype_parse(t, true, dtype_p);
 }
 
-enum status model_load_weights(struct model *m, const struct safetensors *st)
+// Creates the weights, or adds them to `list` if it is not NULL.
+static enum status load_weights(struct model *m, const struct safetensors *st, struct weight_list *list,
+                                struct weight_reader *reader)
 {
-    struct dummy *dummy = st ? NULL : dummy_create(&m->config, m->zeros);
+    struct dummy *dummy = st ? NULL : dummy_create(&m->config, m->zeros || list);
+    const int64_t now_us = clock_now_us();
     struct loader in = {.m = m,
                         .st = st,
                         .dummy = dummy,
-                        .progress_us = clock_now_us(),
+                        .list = list,
+                        .reader = reader,
+                        .log = {now_us, now_us, 0},
                         .kept_attention = m->config.fp8_excluded_attention,
                         .kept_mlp = m->config.fp8_excluded_mlp};
     if (st) in.used = mem_alloc_array((size_t)safetensors_count(st), sizeof *in.used);
@@ -492,5 +569,43 @@ enum status model_load_weights(struct model *m, const struct safetensors *st)
     enum status status = load_model(&in);
     free(in.used);
     dummy_free(dummy);
+    return status;
+}
+
+// Lists the weights that load_weights() will create, without reading them, and sets the total of the progress.
+static enum status list_weights(const struct model *m, const struct safetensors *st, struct weight_list *list)
+{
+    struct model listed = *m;
+    listed.layers = NULL;
+    listed.weight_bytes = 0;
+    enum status status = load_weights(&listed, st, list, NULL);
+    free(listed.layers);
+    if (m->progress) atomic_store_explicit(&m->progress->total_bytes, listed.weight_bytes, memory_order_relaxed);
+    return status;
+}
+
+int load_progress_percent(const struct load_progress *progress)
+{
+    const uint64_t total = atomic_load_explicit(&progress->total_bytes, memory_order_relaxed);
+    const uint64_t done = atomic_load_explicit(&progress->done_bytes, memory_order_relaxed);
+    return !total ? 0 : done < total ? (int)(100 * (double)done / (double)total) : 100;
+}
+
+enum status model_load_weights(struct model *m, const struct safetensors *st)
+{
+    struct weight_list list = {0};
+    const bool reads = !m->backend->ops->capabilities.reads_no_weights;
+    enum status status = reads ? list_weights(m, st, &list) : STATUS_OK;
+    if (status == STATUS_OK) {
+        const struct backend_ops *ops = m->backend->ops;
+        const int threads = ops->host_threads ? ops->host_threads(m->backend) : 1;
+        struct weight_reader *reader = reads && st && !m->saved ? weight_reader_start(&list, threads) : NULL;
+        if (reader) safetensors_read_exactly(st);
+        if (reads && st) file_fault_watch(st);
+        status = load_weights(m, st, NULL, reader);
+        if (reads && st) file_fault_unwatch(st);
+        weight_reader_stop(reader);
+    }
+    weight_list_fini(&list);
     return status;
 }

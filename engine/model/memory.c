@@ -25,6 +25,7 @@ enum status model_count_memory(const struct model *m, const struct safetensors *
     struct model counted = *m;
     struct tensor_need list[MODEL_TENSORS_MAX];
     counted.layers = NULL;
+    counted.progress = NULL;
     counted.zeros = true;
     TRY(backend_open_counting(&m->shape, m->dtype, &counted.backend));
     const struct backend_ops *ops = counted.backend->ops;
