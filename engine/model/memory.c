@@ -42,7 +42,8 @@ enum status model_count_memory(const struct model *m, const struct safetensors *
 static double count_parameters(const struct model_config *c)
 {
     double hidden = c->hidden, q = (double)c->n_heads * c->head_size, kv = (double)c->n_kv_heads * c->head_size;
-    double layer = hidden * (2 * q + 2 * kv) + 3 * hidden * c->intermediate + 2 * hidden;
+    double mlp = layer_mlp_matrices(&c->layer) * hidden * c->intermediate;
+    double layer = hidden * (2 * q + 2 * kv) + mlp + 2 * hidden;
     return c->n_layers * layer + hidden + (c->tied_embeddings ? 1 : 2) * hidden * c->vocab_size;
 }
 
