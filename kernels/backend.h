@@ -28,12 +28,12 @@
 #include "lib/base/status.h"
 
 // INT8: weights are signed bytes with one scale per output, and the rows that they multiply are quantised to bytes with
-// one scale per row. INT8_G128: weights and rows have one scale per 128 values of K; no checkpoint stores this type. FP8:
-// bytes in e4m3fn (sign, 4 bits of exponent, 3 of mantissa, largest 448, no infinities; arXiv 2209.05433) times scales.
-// Matrices stored in FP8 have the scales that struct matrix_view describes. Matrices computed in FP8 have one scale per
-// output, and the rows that they multiply have one scale per row, like INT8. INT4_G128: weights are (code - zero) *
-// scale, with codes of 4 bits and one zero and one scale per 128 values of K (int4.h); the rows that they multiply are
-// bf16.
+// one scale per row. INT8_G128: weights and rows have one scale per 128 values of K; no checkpoint stores this type.
+// FP8: bytes in e4m3fn (sign, 4 bits of exponent, 3 of mantissa, largest 448, no infinities; arXiv 2209.05433) times
+// scales. Matrices stored in FP8 have the scales that struct matrix_view describes. Matrices computed in FP8 have one
+// scale per output, and the rows that they multiply have one scale per row, like INT8. INT4_G128: weights are (code -
+// zero) * scale, with codes of 4 bits and one zero and one scale per 128 values of K (int4.h); the rows that they
+// multiply are bf16.
 enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128, DTYPE_FP8, DTYPE_INT4_G128, DTYPE_COUNT };
 size_t dtype_size_bytes(enum dtype dtype); // bytes of an element; 0 for INT4_G128, see dtype_matrix_bytes
 // Returns the bytes of the elements of a matrix, without scales and zeros.
