@@ -4,7 +4,9 @@
 //
 // A waiting request may take the place of a running request of
 //
-// - any tenant, if its priority is of a higher class (low, normal, high);
+// - any tenant, if its priority is of a higher class (low, normal, high). A request that was overdue before it ran
+// loses
+//   its place to a higher class only after PREEMPT_TOKENS tokens: it does not wait twice for its first token;
 // - another tenant whose priority is not higher, if its own tenant then holds no more of the worker groups than the
 //   other tenant, for each unit of weight. What a tenant holds is `held` of its tenant queue (tenant_queue.h). A tenant
 //   that holds nothing may also take a place after PREEMPT_TOKENS tokens, so that tenants take turns if there are more

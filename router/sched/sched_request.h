@@ -119,6 +119,7 @@ struct sched_request {
     struct tenant_queue *tenant_queue; // also kept while the request is on a node, to charge its tenant
     int64_t due_us;                    // latest time at which it should be dispatched; 0: immediately
     bool overdue;                      // true: due_us has passed, so it goes into the next bin, whatever its priority
+    bool was_overdue;                  // true: it was overdue when a bin picked it last
     bool packable;                     // true: the request is in the indexes, so that a bin may pick it
     uint64_t joined;                   // waiting_set.joined when the request last became packable or overdue
     uint64_t tree_weight;              // keyed hash of `number`, see request_tree.h
