@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Code common to all backends: the table of dtypes, checks of arguments, and the default way to run a pass. open.c opens a backend by name.
+// Code common to all backends: the table of dtypes, checks of arguments, and the default way to run a pass. open.c
+// opens a backend by name.
 #include "kernels/backend.h"
 
 #include <string.h>
