@@ -12,14 +12,15 @@
 
 enum { MODEL_MAX_EOS = 16, MODEL_MAX_LAYERS = 1024 };
 
-// How matrices are stored: as they are, in FP8 or INT8 with scales, or as packed codes of 4 bits: by AutoAWQ, by GPTQ
-// tools, or by compressed-tensors. Matrices that a quantised checkpoint excludes are stored in 16 bits.
-enum stored_weights { STORED_PLAIN, STORED_FP8, STORED_INT8, STORED_AWQ, STORED_GPTQ, STORED_PACKED };
 // Granite: factors of embeddings, of the outputs of attention and MLP, of q . k (0: 1 / sqrt(head size)), and the
 // divisor of logits. 1 in other families.
 struct model_scales {
     double embedding, residual, attention, logits;
 };
+
+// How matrices are stored: as they are, in FP8 or INT8 with scales, or as packed codes of 4 bits: by AutoAWQ, by GPTQ
+// tools, or by compressed-tensors. Matrices that a quantised checkpoint excludes are stored in 16 bits.
+enum stored_weights { STORED_PLAIN, STORED_FP8, STORED_INT8, STORED_AWQ, STORED_GPTQ, STORED_PACKED };
 
 struct model_config {
     char architecture[64];
