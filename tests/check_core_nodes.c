@@ -188,7 +188,7 @@ START_TEST(a_request_that_loses_every_group_is_given_up)
         fixture_detach(&f, w);
     }
     ck_ended(a, FINISH_REASON_ERROR, STATUS_INTERNAL);
-    // But not while it makes progress.
+    // A request that gets tokens on each group is not ended, however many groups are lost.
     struct fake_node *w = attach_worker("w");
     struct client *b = fixture_send(&f, 10, 20);
     for (int i = 0; i < 10; i++) {
@@ -212,7 +212,7 @@ START_TEST(without_worker_groups_there_is_a_time_of_grace)
     ck_assert_int_eq(a->ends, 0);
     fixture_advance(&f, 1);
     ck_ended(a, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
-    // It comes back in time.
+    // A group that comes back within the grace period gets the request.
     w = attach_worker("w");
     struct client *b = fixture_send(&f, 10, 4);
     fixture_detach(&f, w);
@@ -220,7 +220,7 @@ START_TEST(without_worker_groups_there_is_a_time_of_grace)
     w = attach_worker("w");
     fixture_advance(&f, 4 * SECOND);
     ck_assert(fake_node_has(w, b));
-    // Overdue requests that had not been dispatched also get this time.
+    // Overdue requests that had not been dispatched also have the grace period.
     fixture_send(&f, 512, 4);
     struct client *waiting = fixture_send(&f, 512, 4);
     fixture_advance(&f, SECOND);
@@ -253,7 +253,7 @@ START_TEST(a_worker_group_that_drains_for_long_leaves_a_time_of_grace)
     ck_ended(running, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
     ck_ended(waiting, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
     ck_ended(late, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
-    // It drains for longer than that.
+    // A group drains for longer than the grace period.
     w = attach_worker("w");
     running = fixture_send(&f, 10, 4);
     core_draining(f.c, w->node, "", f.now_us);

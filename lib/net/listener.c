@@ -234,11 +234,9 @@ static void frames_begin(struct net_listener *l, struct waiting *w, SSL *ssl)
 static void waiting_event(struct net_listener *l, struct waiting *w)
 {
     char first;
-    if (w->is_held)
-        waiting_close(l, w);
-    else if (w->socket)
+    if (w->socket && !w->is_held)
         frames_continue(l, w);
-    else if (recv(w->fd, &first, 1, MSG_PEEK) != 1)
+    else if (w->is_held || recv(w->fd, &first, 1, MSG_PEEK) != 1)
         waiting_close(l, w);
     else
         frames_begin(l, w, NULL);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shares new calls between the connections of a port. C-core takes about 25 us of CPU time for each call that a client
-// opens. So many connections could open more calls than the port can serve, each within its own limit. A connection
-// may open some calls freely, and more once calls are answered (frames.h: credit). All other calls are paid from one
-// token bucket. While it is empty, connections without credit wait until it is their turn. A turn goes to the
+// opens. Many connections, each within its own limit, could therefore open more calls than the port can serve. A
+// connection may open some calls freely, and more once calls are answered (frames.h: credit). All other calls are paid
+// from one token bucket. While it is empty, connections without credit wait until it is their turn. A turn goes to the
 // connection that has paid least, by powers of two, and then to the one that has waited longest. Private to net/.
 //
 // Threads: any. The functions of turns_start() and struct turn are called under the lock.

@@ -141,7 +141,7 @@ struct http_batching *http_batching_of(struct http_exchange *x)
 void http_batching_refuse(struct http_exchange *x, enum status status)
 {
     switch (status) {
-    case STATUS_NOT_FOUND: // of the store: http_refuse() would name a model
+    case STATUS_NOT_FOUND: // a file or a batch: http_refuse() would name a model
         http_fail_as(x, 404, status_message());
         break;
     case STATUS_EXHAUSTED: http_fail_as(x, 507, status_message()); break;
