@@ -308,6 +308,14 @@ static int count_nodes(const struct core_status *status, enum node_role role, co
     return n;
 }
 
+static int count_loading(const struct core_status *status, enum node_role role)
+{
+    int n = 0;
+    for (int i = 0; i < status->n_loading; i++)
+        n += status->loading[i].report.role == role;
+    return n;
+}
+
 static void write_nodes(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
 {
     static const char *const states[] = {"ready", "probing", "ejected", "draining"}; // core_health_state()
@@ -317,6 +325,9 @@ static void write_nodes(struct exposition *e, const struct metric *metric, const
             labels_add(&labels, "state", states[k]);
             exposition_number(e, &labels, count_nodes(&s->core.status, role, states[k]));
         }
+        struct labels labels = label("role", pool_name(role));
+        labels_add(&labels, "state", "loading");
+        exposition_number(e, &labels, count_loading(&s->core.status, role));
     }
 }
 
@@ -649,7 +660,7 @@ const struct metric metrics_table[] = {
     {"forepack:queue_requests", METRIC_GAUGE, "class",
      "Requests of the priority class that are on no worker group.", write_queue_requests, 0, 0},
     {"forepack:queue_tokens", METRIC_GAUGE, "class",
-     "Prompt tokens of these requests; 4 bytes of a grammar, stop strings or texts to compress count as one.", write_queue_tokens, 0, 0},
+     "Prompt tokens of the requests that queue_requests counts; 4 bytes of a grammar, stop strings or texts to compress count as one.", write_queue_tokens, 0, 0},
     {"forepack:queue_capacity_requests", METRIC_GAUGE, "class",
      "Requests of all classes together at which a request of this class is refused.", write_capacity_requests, 0, 0},
     {"forepack:queue_capacity_tokens", METRIC_GAUGE, "class",
@@ -725,9 +736,9 @@ const struct metric metrics_table[] = {
     {"forepack:compressions_total", METRIC_COUNTER, "",
      "Requests of /v1/compress and Compress that were answered.", write_count, IN_SNAPSHOT(compressed.requests), 0},
     {"forepack:compress_tokens_before_total", METRIC_COUNTER, "",
-     "Tokens of the texts of these requests.", write_count, IN_SNAPSHOT(compressed.tokens_before), 0},
+     "Tokens of the texts of answered compressions.", write_count, IN_SNAPSHOT(compressed.tokens_before), 0},
     {"forepack:compress_tokens_after_total", METRIC_COUNTER, "",
-     "Tokens of what remained of them.", write_count, IN_SNAPSHOT(compressed.tokens_after), 0},
+     "Tokens that remained of the texts of answered compressions.", write_count, IN_SNAPSHOT(compressed.tokens_after), 0},
     {"forepack:draft_tokens_total", METRIC_COUNTER, "",
      "Draft tokens that worker groups verified.", write_count, IN_SNAPSHOT(core.status.totals.draft_tokens), 0},
     {"forepack:draft_accepted_tokens_total", METRIC_COUNTER, "",
@@ -778,7 +789,7 @@ const struct metric metrics_table[] = {
     {"forepack:gpu_drains_total", METRIC_COUNTER, "",
      "Nodes that left because a GPU was in trouble.", write_count, IN_SNAPSHOT(core.measures.gpu_drains), 0},
     {"forepack:nodes", METRIC_GAUGE, "role, state",
-     "Attached nodes.", write_nodes, 0, 0},
+     "Attached nodes, and nodes that load their weights.", write_nodes, 0, 0},
     {"forepack:node_ejections_total", METRIC_COUNTER, "",
      "Times that a node was ejected because it hung or was slow.",
      write_count, IN_SNAPSHOT(core.status.ejections), 0},
@@ -799,9 +810,12 @@ const struct metric metrics_table[] = {
      "Memory held for connections: of peers that still have to show a key or token (keyless), and of all others (peers).",
      write_peer_memory, 0, 0},
     {"forepack:peer_memory_limit_bytes", METRIC_GAUGE, "budget",
-     "Limits of that memory: --max-keyless-mb and --max-peers-mb.", write_peer_limits, 0, 0},
+     "Limits of the memory held for connections: --max-keyless-mb and --max-peers-mb.", write_peer_limits, 0, 0},
     {"forepack:peers_closed_total", METRIC_COUNTER, "budget",
      "Connections closed because a budget of memory was exceeded and they held most of it.", write_peers_closed, 0, 0},
+    {"forepack:grpc_connections_delayed_total", METRIC_COUNTER, "",
+     "Times that a gRPC connection without answers waited before it could open more calls.",
+     write_count, IN_SNAPSHOT(connections_delayed), 0},
     {"forepack:trace_spans_total", METRIC_COUNTER, "",
      "Spans that the collector of --otlp-endpoint took.", write_count, IN_SNAPSHOT(trace.sent), 0},
     {"forepack:trace_spans_dropped_total", METRIC_COUNTER, "reason",
@@ -827,7 +841,7 @@ const struct metric metrics_table[] = {
     {"forepack:batch_files", METRIC_GAUGE, "",
      "Files of --batch-dir.", write_int64, IN_SNAPSHOT(batch.files), 0},
     {"forepack:batch_bytes", METRIC_GAUGE, "",
-     "Bytes of these files, and of results of running batches.", write_int64, IN_SNAPSHOT(batch.bytes), 0},
+     "Bytes of the files of --batch-dir, and of results of running batches.", write_int64, IN_SNAPSHOT(batch.bytes), 0},
     {"forepack:batches", METRIC_GAUGE, "state",
      "Batches of the last 30 days.", write_batches, 0, 0},
     {"forepack:batch_requests_in_flight", METRIC_GAUGE, "",

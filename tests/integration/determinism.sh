@@ -14,7 +14,7 @@ start_router() {
     router=$last_pid
 }
 start_worker() { start worker "$bin/forepack-worker" --model "$main_model" --router "$node_server" --threads 1; worker=$last_pid; }
-# It runs the main model, so that many draft tokens are right.
+# A speculator with the main model, so that many draft tokens are right.
 start_speculator() { start speculator "$bin/forepack-speculator" --model "$main_model" --router "$node_server" --threads 1; speculator=$last_pid; }
 attached() { nodes worker 1 && nodes speculator 1; }
 restart() { # restart ROLE...: their caches are empty afterwards
