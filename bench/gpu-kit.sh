@@ -3,7 +3,7 @@
 # Makes the GPU kit: a folder that tests and measures the CUDA backend on a machine with an NVIDIA driver, cuBLASLt, NCCL and
 # Python 3.8, but without compiler, jq or network. It holds the programs and GPU tests, their libraries except libc, the
 # driver's and CUDA's, test data, model shapes and run.sh. Needs the CUDA toolkit and the packages of ./deploy/packages.sh,
-# no GPU. The kit's build has no MPI, so it uses one GPU, and only the portable CPU kernels, which keeps it small.
+# no GPU. The kit's build has no MPI, so it uses one GPU. It has only the portable CPU kernels, to stay small.
 # Usage: bench/gpu-kit.sh --out DIR [--build DIR] [--architectures LIST] [--jobs N]
 #   --out DIR             folder to create; DIR.tar.gz is the same as one file
 #   --build DIR           build folder (default build/kit); an interrupted build continues

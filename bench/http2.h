@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The few parts of HTTP/2 (RFC 9113) that a benchmark's client needs: bytes of frames, and a reader of the frames that
-// answer unary gRPC calls. Neither keeps the protocol more than a server notices.
+// answer unary gRPC calls. Both follow the protocol only as far as a server checks.
 #pragma once
 
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack-bench-onednn: gemms of oneDNN in its own packed weight format, for comparison. `forepack bench kernels`
-// starts it and sends a number of rows M per line; it answers each with the seconds that the gemms of one layer took.
-// No other program of Forepack links oneDNN.
+// starts this program and writes a number of rows M per line. The program answers each line with the seconds that the
+// gemms of one layer took. No other program of Forepack links oneDNN.
 //
 //     forepack-bench-onednn bf16|f32|int8 THREADS COPIES NxK...
 //

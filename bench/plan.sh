@@ -1,10 +1,9 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Compares the capacity planner with runs: runs a trace on a cluster with random weights, then plans the same trace with the
-# costs that the router learned in the run. The trace runs at the recorded times and four times as fast, which saturates the
-# cluster; without a speculator and with one. Each run has its own cluster, because machines are not always equally
-# fast. So plan and run see the same passes, and pacing learns from the start in both. Takes about five minutes on a
-# machine that runs nothing else.
+# costs that the router learned in the run. The trace runs at the recorded times, and four times as fast, which saturates the
+# cluster; each without a speculator and with one. Each run has its own cluster and plan, because a machine is not always
+# equally fast. In both, pacing learns from the start. Takes about five minutes on a machine that runs nothing else.
 # Usage: bench/plan.sh [--shape FILE] [--trace FILE] [--scales "1 0.25"] [--speculators "0 1"] [--runs N] [--bin DIR]
 #   --shape FILE         config.json of the workers; speculators have a quarter of its layers
 #                        (default bench/shapes/llama-110m.json)

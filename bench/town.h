@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The harbour town of the documents of bench/tasks.h: names of people, places and sentences that no question asks
+// The harbour town of the documents of bench/tasks.h: names of people and places, and sentences that no question asks
 // about. The caller frees the strings that are not const.
 #pragma once
 

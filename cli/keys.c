@@ -47,7 +47,7 @@ static const struct option add_options[] = {
      .help = "limit of pruning for requests with this key: any; never; quality-at-least:Q, with a least quality; "
              "keep-at-least:R, with a least keep rate; required. Default: the router's --prune-rule"},
     {.name = "drafts", .type = OPTION_STRING, .value = &o.drafts, .placeholder = "auto|off",
-     .help = "off: no answer to a request with this key is drafted. Default: the router's --drafts-rule"},
+     .help = "off: no answer to a request with this key uses draft tokens. Default: the router's --drafts-rule"},
     {.name = "operator", .type = OPTION_BOOL, .value = &o.operator_key, .default_text = "false",
      .help = "the key may see nodes, queue and metrics, drain nodes, and abort requests of every tenant"},
     {0},

@@ -96,7 +96,7 @@ extern struct request_flags request_flags;
              "speculator is attached; required: always, or the request is refused; default: as the router, or auto "   \
              "with --keep-rate or --quality"},                                                                         \
     {.name = "drafts", .type = OPTION_CHOICE, .value = &request_flags.drafts, .choices = DRAFT_MODES,                 \
-     .help = "auto: the answer is drafted; on CPUs drafts change no token; default: as the router"},                   \
+     .help = "auto: the answer uses draft tokens, which on CPUs change no token; default: as the router"},             \
     PREFILL_FIELDS(REQUEST_OPTION_ROW)                                                                                 \
     {.name = "return-kept", .type = OPTION_BOOL, .value = &request_flags.return_kept,                                  \
      .help = "return the ranges of kept tokens"},                                                                      \

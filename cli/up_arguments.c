@@ -92,7 +92,8 @@ const struct option up_options[] = {
      .help = "default for requests that give neither a prefill mode, a quality nor a keep rate; default auto with the "
              "demo models, else off"},
     {.name = "drafts", .type = OPTION_CHOICE, .value = &up_flags.drafts, .default_text = "auto", .choices = DRAFT_MODES,
-     .help = "auto: answers of requests that do not set `drafts` are drafted; off: they are not"},
+     .help = "for requests that do not set `drafts`; auto: answers use draft tokens (speculative decoding); off: they do "
+             "not"},
     CLIENT_RULE_ROWS(up_flags.clients),
     {.name = "quality", .type = OPTION_REAL, .value = &up_flags.quality, .default_text = "0.99", .min = 1e-6, .max = 1,
      .help = "share of the answers that are right with the whole prompt and must stay right, for requests that give "

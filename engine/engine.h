@@ -26,9 +26,9 @@ enum status engine_open(const struct model_options *options, struct comm *comm, 
 struct model *engine_model(const struct engine *e);
 
 // Leader: sets the longest time of a pass without progress, for a group of any size. It is needed because a cut link
-// does not fail: it hangs. Progress is a completed stage (half a layer), so a long pass on a slow machine is not ended.
-// After timeout_ms the leader logs the missing rank (roll_call.h) and ends its process with exit code 1. mpirun then
-// ends the group. watchdog.h states the precision of the time limit. If the leader itself hangs, the followers end
+// does not fail: it hangs. Progress is a completed stage (kernels/backend.h), so a long pass on a slow machine is not
+// ended. After timeout_ms the leader logs the missing rank (roll_call.h) and ends its process with exit code 1. mpirun
+// then ends the group. watchdog.h states the precision of the time limit. If the leader itself hangs, the followers end
 // later: after timeout_ms plus roll_call_timeout_for(timeout_ms). A rank that waits for its GPU gives up after five
 // sixths of timeout_ms, so a GPU must complete a pass in this time. Between passes, a rank that does not answer roll
 // calls ends the group too. The default is ENGINE_STEP_TIMEOUT_S; 0 means no limit.

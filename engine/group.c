@@ -41,11 +41,11 @@ int group_threads(int requested)
 // Sets defaults of Open MPI that the environment does not set.
 static void set_mpi_defaults(void)
 {
-    // For messages of up to 256 KB, which is all of ours, two copies through shared memory are 2-3 times faster than
-    // one copy by the kernel. The kernel's copy also needs ptrace rights, which containers do not grant.
+    // For messages of up to 256 KB, two copies through shared memory are 2-3 times faster than one copy by the kernel.
+    // The kernel's copy also needs ptrace rights, which containers do not grant.
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);
-    // Ranks that spin on a shared core take whole time slices from each other, so they must yield. If every rank has
-    // its own core, yielding only adds jitter.
+    // Ranks that spin on a shared core take whole time slices from each other, so they must yield. If the ranks leave a
+    // core free, yielding would only add jitter.
     bool crowded = launched_host_ranks() >= cpu_limits_threads(1, 1);
     setenv("OMPI_MCA_mpi_yield_when_idle", crowded ? "1" : "0", 0);
 }
@@ -83,8 +83,8 @@ static void *forming_thread(void *argument)
     log_event(LOG_ERROR, "group_not_formed", LOG_FIELD("rank", group_rank_hint()), LOG_FIELD("ranks", f->n_ranks),
               LOG_FIELD("limit_s", f->limit_s),
               LOG_FIELD("reason",
-                        "the ranks do not reach each other. Hosts with a second subnet of equal addresses "
-                        "(docker0, a container bridge) try that subnet first: name the network of the group with "
+                        "the ranks do not reach each other. If hosts have bridges with the same IP address (docker0), "
+                        "they may try these first: name the network of the group with "
                         "mpirun --mca btl_tcp_if_include NET --mca oob_tcp_if_include NET, and open its ports"));
     log_flush();
     _exit(1);

@@ -162,7 +162,7 @@ static enum status leader_listen(struct leader *l, const struct group_addresses 
     return STATUS_OK;
 }
 
-// Accepts a connection whose greeting has the secret and the number of a missing rank.
+// Accepts a connection whose greeting has the secret and the number of a rank that has not connected yet.
 static bool follower_take(void *user, int fd, const struct greeting *greeting)
 {
     const struct leader *l = user;
@@ -243,10 +243,10 @@ static enum status open_follower(struct wakeup *wakeup, struct comm *comm)
         wakeup->fds[0] = fd;
         wakeup->names[0] = invitation->leader;
         if (fd < 0) {
-            status = status_fail(
-                STATUS_UNAVAILABLE,
-                "wake-up sockets: rank %d on %s cannot connect to the leader on %s at any of its %d addresses",
-                wakeup->rank, name.host, invitation->leader.host, invitation->addresses.n);
+            status = status_fail(STATUS_UNAVAILABLE,
+                                 "wake-up sockets: rank %d on %s cannot connect to the leader on %s: neither its UNIX "
+                                 "socket nor any of its %d network addresses answers",
+                                 wakeup->rank, name.host, invitation->leader.host, invitation->addresses.n);
         }
     }
     free(invitation);
@@ -328,28 +328,29 @@ struct verdict {
     int32_t status, rank;
 };
 
-static enum status verdict_collect(struct wakeup *wakeup, struct verdict *verdict)
+// Returns the lowest rank that is gone, or 0.
+static int verdict_collect(struct wakeup *wakeup, struct verdict *verdict)
 {
-    enum status lost = STATUS_OK;
+    int gone = 0;
     for (int r = 1; r < wakeup->size; r++) {
         int32_t theirs = STATUS_UNAVAILABLE;
-        if (!socket_receive(wakeup->fds[r], &theirs, sizeof theirs)) lost = STATUS_UNAVAILABLE;
+        if (!socket_receive(wakeup->fds[r], &theirs, sizeof theirs) && !gone) gone = r;
         if (verdict->status == STATUS_OK && theirs != STATUS_OK) *verdict = (struct verdict){theirs, r};
     }
     for (int r = 1; r < wakeup->size; r++)
         // a failure is ignored: if a rank is gone, the job ends anyway
         socket_send(wakeup->fds[r], verdict, sizeof *verdict);
-    return lost;
+    return gone;
 }
 
 enum status wakeup_agree(struct wakeup *wakeup, enum status mine)
 {
     struct verdict verdict = {mine, wakeup->rank};
     if (wakeup->rank == 0) {
-        if (verdict_collect(wakeup, &verdict) != STATUS_OK && verdict.rank != 0) {
+        int gone = verdict_collect(wakeup, &verdict);
+        if (gone && verdict.rank != 0) {
             char name[WAKEUP_NAME_MAX];
-            wakeup_name(wakeup, verdict.rank, name);
-            return status_fail(STATUS_UNAVAILABLE, "%s ended while the group opened", name);
+            return status_fail(STATUS_UNAVAILABLE, "%s ended while the group opened", wakeup_name(wakeup, gone, name));
         }
     } else {
         int32_t word = mine;

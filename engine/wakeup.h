@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Manages the wake-up sockets of a group. The leader has one to each follower: a UNIX socket on its host, TCP across
-// hosts.
+// Manages the wake-up sockets of a group. The leader has a socket to each follower: a UNIX socket if both are on one
+// host, else TCP.
 //
 // Waiting inside MPI keeps a core busy, so between two passes a follower waits on its socket instead. It polls for
 // about a millisecond, the usual time in which the leader samples and schedules, and then sleeps in the kernel. The
@@ -41,5 +41,6 @@ const char *wakeup_name(const struct wakeup *wakeup, int rank, char name[WAKEUP_
 
 // Agrees on a status. Called by all ranks. Returns the same status on all ranks: STATUS_OK if `mine` is STATUS_OK on
 // every rank, otherwise the status of the lowest failed rank. Only that rank keeps its status_message(); the message of
-// the other ranks is empty.
+// the other ranks is empty. Exception: if a follower is gone and the leader has not failed, the leader returns
+// UNAVAILABLE with a message that names the follower.
 enum status wakeup_agree(struct wakeup *wakeup, enum status mine);

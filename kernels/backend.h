@@ -28,10 +28,10 @@
 #include "lib/base/status.h"
 
 // INT8: weights are signed bytes with one scale per output, and the rows that they multiply are quantised to bytes with
-// one scale per row. INT8_G128: both have one scale per 128 values of K. No checkpoint stores these two types. FP8:
-// bytes in e4m3fn (sign, 4 bits of exponent, 3 of mantissa, largest 448, no infinities; arXiv 2209.05433) times scales.
-// Matrices stored in FP8 have the scales that struct matrix_view describes. Matrices computed in FP8 have one scale per
-// output, and the rows that they multiply have one scale per row, like INT8.
+// one scale per row. INT8_G128: weights and rows have one scale per 128 values of K. No checkpoint stores INT8 or
+// INT8_G128. FP8: bytes in e4m3fn (sign, 4 bits of exponent, 3 of mantissa, largest 448, no infinities; arXiv
+// 2209.05433) times scales. Matrices stored in FP8 have the scales that struct matrix_view describes. Matrices computed
+// in FP8 have one scale per output, and the rows that they multiply have one scale per row, like INT8.
 enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128, DTYPE_FP8, DTYPE_COUNT };
 size_t dtype_size_bytes(enum dtype dtype);
 const char *dtype_name(enum dtype dtype); // "f32", "f16", "bf16", "int8", "int8-g128", "fp8"

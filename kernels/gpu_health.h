@@ -7,8 +7,8 @@
 // - NVML says that the GPU is lost or needs a reset.
 // - A fatal Xid, an error that the driver reports, has occurred. After a fatal error NVIDIA's catalogue of Xids
 //   (docs.nvidia.com/deploy/xid-errors) asks to restart the program or to reset the GPU; see gpu_xid_meaning().
-// - A hardware reason has throttled the GPU for too long. The time without throttling is subtracted, so a GPU that
-//   throttles repeatedly is also found.
+// - A hardware reason has throttled the GPU for too long. The time without throttling is subtracted from the time with
+//   it, so a GPU that throttles most of the time is also found.
 //
 // The first two reasons last until the process ends. Trouble from throttling ends once the GPU has run for the same
 // time without throttling.

@@ -119,7 +119,8 @@ static const struct option options[] = {
      .help = "default for requests that give neither a prefill mode, a quality nor a keep rate; auto and on prune prompts, which can "
              "change answers; required refuses prompts that no speculator scores"},
     {.name = "drafts", .type = OPTION_CHOICE, .value = &o.drafts, .default_text = "auto", .choices = DRAFT_MODES,
-     .help = "auto: answers of requests that do not set `drafts` are drafted; off: they are not"},
+     .help = "for requests that do not set `drafts`; auto: answers use draft tokens (speculative decoding); off: they do "
+             "not"},
     CLIENT_RULE_ROWS(o.clients),
     {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 1e-6, .max = 1,
      .help = "share of the answers that are right with the whole prompt and must stay right, for requests that give "

@@ -10,6 +10,7 @@
 #include "sim/crowd.h"
 #include "sim/oracle_fair.h"
 #include "sim/oracle_shadow.h"
+#include "sim/oracle_steps.h"
 #include "sim/placement.h"
 #include "sim/router.h"
 
@@ -167,6 +168,7 @@ static void on_done(void *user, const struct request *r, enum finish_reason reas
     if (client->ended || client->r != r) client_fail(client, "ended twice");
     bool lost = sim_router_ended(w->router);
     client_check_state(client, r, reason);
+    oracle_steps_ended(client);
     if (r->state == REQUEST_DONE) oracle_shadow_answered(w, r);
     if (!client->tainted && !w->failed) client_check_end(client, r, reason, status, message);
     if (!client->received) client->waited_us = w->now_us - client->submitted_us;
@@ -202,7 +204,7 @@ struct client *client_of_number(const struct world *w, uint64_t number)
 static void client_begin(struct client *client)
 {
     client->submitted_us = client->w->now_us;
-    client->preemptions = client->sends = 0;
+    client->preemptions = client->sends = client->losses = client->placements = 0;
     client->r = request_make(client);
     client->r->sink = (struct request_sink){on_tokens, client_check_prompt_logprobs, on_done, client};
     world_digest(client->w, (uint64_t)client->plan->id);

@@ -188,7 +188,7 @@ void client_check_token(struct client *client, const struct request *r, int32_t 
     }
     expect_advance(&client->expect, token);
     oracle_ledger_output(client->w, r, 1, sampling_needs_host(&r->spec.sampling, client->received));
-    client->sends = 0;
+    client->sends = client->losses = 0;
     client->received++;
     if (client->received > client->plan->request.max_tokens) client_fail(client, "got more tokens than max_tokens");
 }

@@ -30,7 +30,15 @@ struct client {
     int preemptions; // preemptions of the request until it was placed last
     int64_t *passes; // [n_passes] passes of each node when it arrived, if its first token is bounded (crowd.h); owned
     int n_passes;
-    int sends; // times that it was sent to a worker group since its last token, not counting preemptions
+    int sends;         // times that it was sent to a worker group since its last token, not counting preemptions
+    int losses;        // worker groups lost in a row while they had the request, since its last token
+    int placements;    // times that it was sent to a worker group
+    int placed_tokens; // tokens received when it was sent to a worker group last
+    // The result of the message that the router handles now, and the usage before it; NULL: none.
+    const struct sequence_result *step;
+    struct request_usage before_step;
+    bool step_is_double; // the message has two results for the request
+    bool step_is_wrong;  // the result is of another node, or of an earlier attempt
     bool arrived, ended, left, tainted;
     int64_t read_until_us; // time at which the client will have read all tokens sent so far
     int64_t submitted_us, waited_us;

@@ -24,6 +24,20 @@ static void disturb(struct world *w, const struct action *action)
     world_disturb(w, w->now_us + factor * action->for_us + drain_us + recovery_us(w));
 }
 
+// Time until a group that a request poisoned starts again.
+enum { POISONED_US = 200000 };
+
+static void poison_act(struct world *w, const struct event *event)
+{
+    world_disturb(w, w->now_us + POISONED_US + recovery_us(w));
+    sim_node_fail_pass(event->object, POISONED_US);
+}
+
+void fault_poison(struct world *w, struct sim_node *node, int64_t after_us)
+{
+    world_at(w, w->now_us + after_us, poison_act, node, 0, NULL, 0);
+}
+
 void action_apply(struct world *w, int index)
 {
     const struct action *action = &w->scenario->actions[index];

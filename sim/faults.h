@@ -5,3 +5,4 @@
 #include "sim/world.h"
 
 void action_apply(struct world *w, int action);
+void fault_poison(struct world *w, struct sim_node *node, int64_t after_us); // the node's next pass then fails

@@ -441,6 +441,21 @@ static void draw_shadows(struct swarm *g)
     o->shadow_promise = between(g, 100, 990);
 }
 
+// Draws requests that make their worker groups fail, one group after another. A random source of its own leaves the
+// other draws of the seed as they are.
+static void draw_poison(struct swarm *g, uint64_t seed)
+{
+    enum { POISONED = 8, PLACEMENTS = 5, REQUESTS = 5 };
+    struct random_source random = random_stream(seed, 2);
+    if (g->fair || random_below(&random, POISONED)) return;
+    for (int i = 0; i < g->s->n_actions; i++) {
+        struct scenario_request *r = &g->s->actions[i].request;
+        if (g->s->actions[i].kind != ACTION_REQUEST || random_below(&random, g->n_requests) >= REQUESTS) continue;
+        r->poison = 1 + random_below(&random, (1 << PLACEMENTS) - 1);
+        r->poison_us = random_below(&random, 2) ? 0 : (int64_t)(random_unit(&random) * (double)g->span_us / 4);
+    }
+}
+
 // One in CROWDS scenarios is of crowd.h.
 enum { CROWDS = 16 };
 
@@ -464,5 +479,6 @@ void scenario_generate(uint64_t seed, int64_t events, struct scenario *s)
     draw_grammars(&g);
     draw_rules(&g);
     draw_shadows(&g);
+    draw_poison(&g, seed);
     scenario_sort(s);
 }

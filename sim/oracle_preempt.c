@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "router/core/requests.h"
+#include "sim/client_state.h"
 #include "sim/oracle_waiting.h"
 
 // Limits of what is checked: requests that wait, priorities and tenants in the queue.
@@ -64,7 +65,8 @@ static const char *tenant_of(const struct sched_request *r)
 
 static int new_tokens(const struct sched_request *r)
 {
-    return r->usage->completion_tokens - r->placed_tokens;
+    const struct client *client = request_of((struct sched_request *)r)->sink.user;
+    return r->usage->completion_tokens - client->placed_tokens;
 }
 
 // Returns true if the waiting request may take the place of the running one, on the running request's node.
@@ -76,7 +78,7 @@ static bool is_allowed(const struct core *c, const struct sched_request *waits, 
     double held, other_held, more = share_of(waits, request_of((struct sched_request *)runs)->account.node);
     int slots = count_held(c, to, &held);
     count_held(c, from, &other_held);
-    if (sign_of(priority) > sign_of(other)) return true;
+    if (sign_of(priority) > sign_of(other) && (!runs->was_overdue || new_tokens(runs) >= 16)) return true;
     if (priority < other || strcmp(tenant_of(waits), tenant_of(runs)) == 0) return false;
     bool is_under = (held + more) / to->weight <= (other_held - runs->share) / from->weight + rounding;
     bool is_next = priority != other || to->served <= from->served;

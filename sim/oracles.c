@@ -67,7 +67,7 @@ static void check_node(struct world *w, const struct core_node *node)
     const struct node_account *account = &node->sched.account;
     struct bin_count bins = {.n = 0};
     int64_t bin_tokens = 0, kv_blocks = 0, context_blocks = 0, long_tokens = 0;
-    int n = 0, in_bins = 0, n_long = 0;
+    int n = 0, in_bins = 0, n_long = 0, alone = 0;
     for (const struct sched_request *s = account->requests.first; s; s = s->next, n++) {
         const struct request *r = request_of(s);
         bool worker = node->hello.role == NODE_WORKER;
@@ -75,6 +75,7 @@ static void check_node(struct world *w, const struct core_node *node)
         HOLDS(worker ? r->state == REQUEST_PREFILL || r->state == REQUEST_DECODE : r->state == REQUEST_SCORING);
         kv_blocks += r->sched.own_blocks + distinct_blocks(node, s);
         context_blocks += r->sched.own_blocks + held_blocks(node, r);
+        alone += s->runs_alone;
         HOLDS(!worker || r->sched.own_blocks + held_blocks(node, r) == expected_blocks(s, node->hello.block_tokens));
         if (!r->account.bin) continue;
         bin_tokens += r->account.rows;
@@ -84,7 +85,7 @@ static void check_node(struct world *w, const struct core_node *node)
         bins.pairs += r->account.attention_pairs;
         bin_count_add(&bins, r->account.bin);
     }
-    HOLDS(n == account->requests.count && n <= node->hello.max_seqs);
+    HOLDS(n == account->requests.count && n <= node->hello.max_seqs && alone == account->running_alone);
     HOLDS(bins.outstanding == account->bins && account->bins <= w->scenario->options.bins_ahead);
     HOLDS(n_long == account->long_prompts && long_tokens == account->long_tokens);
     HOLDS(bins.open == in_bins && in_bins == account->requests_in_bins);
@@ -135,6 +136,8 @@ static void check_ledger(struct world *w, const struct core *c)
     }
     HOLDS(n == c->table.count && n == clients_in_router(w) + c->shadows.n_running && (size_t)n <= c->table.buckets);
     HOLDS(running == c->ledger.running);
+    for (int i = 1; i < c->timers.count; i++)
+        HOLDS(c->timers.heap[(i - 1) / 2]->links.timer_us <= c->timers.heap[i]->links.timer_us);
     for (int k = 0; k < QUEUE_CLASSES; k++)
         HOLDS(waiting[k].requests == c->ledger.waiting[k].requests && waiting[k].tokens == c->ledger.waiting[k].tokens);
 }

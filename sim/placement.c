@@ -6,6 +6,7 @@
 #include "engine/block_manager.h"
 #include "sim/cached.h"
 #include "sim/client_state.h"
+#include "sim/faults.h"
 #include "sim/node.h"
 #include "sim/oracle_fair.h"
 #include "sim/oracle_ledger.h"
@@ -82,6 +83,9 @@ static int64_t request_sent(struct world *w, struct sim_node *node, struct prefi
         world_fail(w, "request %" PRId64 ": is sent again after two lost worker groups and the loss of a third one",
                    client->plan->id);
     client->preemptions = r->usage.preemptions;
+    if (worker) client->placed_tokens = r->usage.completion_tokens;
+    if (worker && client->plan->request.poison >> (client->placements++ & 31) & 1)
+        fault_poison(w, node, client->plan->request.poison_us);
     struct prefix_set *computed = sim_node_computed(node);
     if (worker) {
         int most = (r->usage.kept_tokens - 1) / KV_BLOCK_TOKENS, found = prefix_set_match(computed, blocks, n);

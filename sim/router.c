@@ -19,6 +19,7 @@
 #include "sim/oracle_preempt.h"
 #include "sim/oracle_reservation.h"
 #include "sim/oracle_shadow.h"
+#include "sim/oracle_steps.h"
 #include "sim/oracle_tails.h"
 #include "sim/oracle_view.h"
 #include "sim/oracle_waiting.h"
@@ -426,6 +427,7 @@ static void core_start(struct sim_router *router)
     oracle_plan_watch(!router->w->scenario->load);
     oracle_preempt_watch(!router->w->scenario->load);
     oracle_ledger_begin();
+    oracle_steps_begin(router->w);
     memset(router->rounds, 0, sizeof router->rounds);
     router->speeds_us = 0;
     router->tick_us = INT64_MAX;

@@ -90,7 +90,8 @@
 // the client tries again after UNAVAILABLE, EXHAUSTED or a lost router. read_us: time in which the client reads a
 // token; with more than unread_max tokens unread the front abandons its call. grammar: the length of the answer times
 // 100, plus the modulus (grammar.h). rule: enum prune_kind, the rule for pruning of the client's key; bound: its bound
-// in thousandths.
+// in thousandths. poison: bit i is set if the worker group that gets the request for the i-th time, from 0, fails its
+// next pass after poison_us.
 #define SCENARIO_REQUEST(FIELD)                                                                                        \
     FIELD(tokens)                                                                                                      \
     FIELD(head)                                                                                                        \
@@ -125,7 +126,9 @@
     FIELD(read_us)                                                                                                     \
     FIELD(grammar)                                                                                                     \
     FIELD(rule)                                                                                                        \
-    FIELD(bound)
+    FIELD(bound)                                                                                                       \
+    FIELD(poison)                                                                                                      \
+    FIELD(poison_us)
 
 // Kinds of actions, with the members of struct action that each uses.
 #define SCENARIO_KINDS(KIND)                                                                                           \

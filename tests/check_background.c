@@ -80,7 +80,7 @@ START_TEST(background_sequences_wait_while_there_are_others)
 }
 END_TEST
 
-// 0: all places are taken; 1: all memory is.
+// Background sequences take all sequence slots (_i is 0) or all KV blocks (1).
 START_TEST(background_sequences_give_way)
 {
     struct world *w = world_open("llama", 5);

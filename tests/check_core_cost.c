@@ -388,20 +388,20 @@ START_TEST(a_request_that_would_miss_its_deadline_is_refused)
     struct client *in_time = submit(100, PREFILL_OFF, 11500);
     ck_assert_int_eq(in_time->ends, 0);
     cancel(in_time);
-    // It waits for two bins of 52 ms each.
+    // A request waits for two bins of 52 ms each.
     struct client *on[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)};
     ck_assert(fake_node_has(w, on[0]));
     ck_assert(fake_node_has(w, on[1]));
     ck_refused(submit(100, PREFILL_OFF, 114000), "about 115 ms (104 ms for requests ahead, 11 ms for this prompt)");
     cancel(submit(100, PREFILL_OFF, 117000));
-    // Waiting requests without a deadline do not precede a request that is due sooner,
+    // Waiting requests without a deadline do not precede a request that is due sooner.
     struct client *waiting[2] = {send(512, PREFILL_OFF), send(512, PREFILL_OFF)};
     in_time = submit(100, PREFILL_OFF, 117000);
     ck_assert_int_eq(in_time->ends, 0);
     cancel(in_time);
     cancel(waiting[0]);
     cancel(waiting[1]);
-    // but requests with an earlier deadline do, unless this request has a higher priority.
+    // Requests with an earlier deadline precede it, unless it has a higher priority.
     for (int i = 0; i < 2; i++) {
         waiting[i] = submit(512, PREFILL_OFF, 225000);
         ck_assert_int_eq(waiting[i]->ends, 0);

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/core: nodes come, drain, fall silent and leave. Their requests go on with another node.
+#include <limits.h>
 #include <string.h>
 
 #include "tests/core_case.h"
@@ -187,7 +188,7 @@ START_TEST(a_request_that_loses_every_group_is_given_up)
         fixture_detach(&f, w);
     }
     ck_ended(a, FINISH_REASON_ERROR, STATUS_INTERNAL);
-    // But not while it makes progress.
+    // A request that gets tokens on each group is not ended, however many groups are lost.
     struct fake_node *w = attach_worker("w");
     struct client *b = fixture_send(&f, 10, 20);
     for (int i = 0; i < 10; i++) {
@@ -211,7 +212,7 @@ START_TEST(without_worker_groups_there_is_a_time_of_grace)
     ck_assert_int_eq(a->ends, 0);
     fixture_advance(&f, 1);
     ck_ended(a, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
-    // It comes back in time.
+    // A group that comes back within the grace period gets the request.
     w = attach_worker("w");
     struct client *b = fixture_send(&f, 10, 4);
     fixture_detach(&f, w);
@@ -219,7 +220,7 @@ START_TEST(without_worker_groups_there_is_a_time_of_grace)
     w = attach_worker("w");
     fixture_advance(&f, 4 * SECOND);
     ck_assert(fake_node_has(w, b));
-    // Overdue requests that had not been dispatched also get this time.
+    // Overdue requests that had not been dispatched also have the grace period.
     fixture_send(&f, 512, 4);
     struct client *waiting = fixture_send(&f, 512, 4);
     fixture_advance(&f, SECOND);
@@ -252,7 +253,7 @@ START_TEST(a_worker_group_that_drains_for_long_leaves_a_time_of_grace)
     ck_ended(running, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
     ck_ended(waiting, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
     ck_ended(late, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
-    // It drains for longer than that.
+    // A group drains for longer than the grace period.
     w = attach_worker("w");
     running = fixture_send(&f, 10, 4);
     core_draining(f.c, w->node, "", f.now_us);
@@ -263,6 +264,73 @@ START_TEST(a_worker_group_that_drains_for_long_leaves_a_time_of_grace)
     w = attach_worker("w");
     fixture_advance(&f, 0);
     ck_assert(fake_node_has(w, running));
+}
+END_TEST
+
+// Results that a node sends about its own request `own` and the other node's request `other`. Each is wrong.
+static void tell_lies(struct fake_node *liar, const struct client *own, const struct client *other, uint64_t old_bin)
+{
+    static const int32_t tokens[] = {0, 1, 2, 3};
+    const uint64_t bin = own->r->account.bin_id;
+    const struct sequence_result lies[] = {
+        {.request = other->number, .tokens = tokens, .n_tokens = 1},
+        {.request = other->number, .finished = true, .reason = FINISH_REASON_STOP},
+        {.request = other->number, .finished = true, .reason = FINISH_REASON_ERROR, .error = "lost"},
+        {.request = UINT64_MAX, .tokens = tokens, .n_tokens = 4},
+        {.request = own->number, .bin = old_bin, .tokens = tokens, .n_tokens = 4},
+        {.request = own->number, .bin = bin, .tokens = tokens, .n_tokens = 1, .cached_tokens = -5, .draft_tokens = -1},
+        {.request = own->number,
+         .bin = bin,
+         .tokens = tokens + 1,
+         .n_tokens = 1,
+         .cached_tokens = INT_MAX,
+         .draft_tokens = INT_MAX,
+         .draft_accepted_tokens = INT_MAX},
+    };
+    core_step(f.c, liar->node, lies, sizeof lies / sizeof *lies, f.now_us);
+    const struct score_result score = {.request = other->number, .n_kept = -1};
+    core_scored(f.c, liar->node, &score, f.now_us);
+    const struct node_draft draft = {.request = other->number, .from = -1, .tokens = tokens, .n = INT_MAX};
+    core_drafts(f.c, liar->node, &draft, 1, f.now_us);
+    core_heartbeat(f.c, liar->node, &(struct node_heartbeat){.kv_blocks_free = -1, .requests = INT64_MAX}, f.now_us);
+    core_passed(f.c, liar->node, &(struct pass_cost){-1, INT64_MIN, -1, true}, f.now_us);
+    fixture_advance(&f, 0);
+}
+
+// The last lie is a result of -1 tokens, or a whole answer that comes twice.
+START_TEST(a_node_that_lies_loses_its_own_requests_only)
+{
+    struct fake_node *lost = attach_worker("lost");
+    struct client *own = fixture_send(&f, 10, 4);
+    uint64_t old_bin = own->r->account.bin_id;
+    fixture_detach(&f, lost);
+    struct fake_node *liar = attach_worker("liar"), *honest;
+    fixture_advance(&f, 0);
+    ck_assert(fake_node_has(liar, own));
+    honest = attach_worker("honest");
+    struct client *other = fixture_send(&f, 10, 4);
+    ck_assert(fake_node_has(honest, other));
+    tell_lies(liar, own, other, old_bin);
+    ck_counts_up(own, 2);
+    ck_assert_int_ge(own->r->usage.cached_tokens, 0);
+    ck_assert_int_le(own->r->usage.cached_tokens, 10);
+    ck_assert_int_ge(own->r->usage.draft_tokens, own->r->usage.draft_accepted_tokens);
+    const int32_t tokens[] = {2, 3};
+    const struct sequence_result end = {.request = own->number,
+                                        .tokens = tokens,
+                                        .n_tokens = _i ? 2 : -1,
+                                        .finished = _i,
+                                        .reason = FINISH_REASON_LENGTH};
+    const struct sequence_result twice[] = {end, end};
+    core_step(f.c, liar->node, twice, 2, f.now_us);
+    fixture_advance(&f, 0);
+    ck_ended(own, _i ? FINISH_REASON_LENGTH : FINISH_REASON_ERROR, _i ? STATUS_OK : STATUS_INTERNAL);
+    ck_counts_up(own, _i ? 4 : 2);
+    ck_assert_int_eq(other->ends, 0);
+    fake_node_step(&f, honest, other, 0, 4, FINISH_REASON_LENGTH);
+    ck_ended(other, FINISH_REASON_LENGTH, STATUS_OK);
+    ck_counts_up(other, 4);
+    ck_assert_int_eq(other->usage.replays, 0);
 }
 END_TEST
 
@@ -278,4 +346,5 @@ SUITE("core_nodes")
     TEST(a_request_that_loses_every_group_is_given_up);
     TEST(without_worker_groups_there_is_a_time_of_grace);
     TEST(a_worker_group_that_drains_for_long_leaves_a_time_of_grace);
+    LOOP(a_node_that_lies_loses_its_own_requests_only, 0, 2);
 }

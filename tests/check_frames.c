@@ -123,8 +123,8 @@ END_TEST
 
 // --- frames
 
-enum { MAX_CALLS = 4, HEADER_BYTES = 200, HEADERS = 5, EMPTY = 20, RESETS = 3, UNANSWERED = 50 };
-static const struct frames_limits limits = {MAX_CALLS, HEADER_BYTES, HEADERS, EMPTY, 1, RESETS, 1, UNANSWERED, 1};
+enum { MAX_CALLS = 4, HEADER_BYTES = 200, HEADERS = 5, EMPTY = 20, RESETS = 3, UNANSWERED = 50, FREE = 4 };
+static const struct frames_limits limits = {MAX_CALLS, HEADER_BYTES, HEADERS, EMPTY, 1, RESETS, 1, UNANSWERED, 1, FREE};
 
 static struct frames f;
 static int64_t now_us;
@@ -405,6 +405,29 @@ START_TEST(calls_without_an_answer_are_bounded)
 }
 END_TEST
 
+START_TEST(some_calls_are_free)
+{
+    piece = (size_t)_i;
+    greet();
+    for (uint32_t i = 0; i < FREE; i++)
+        OK(call_ended(2 * i + 1, false));
+    ck_assert_int_eq(frames_take_unpaid(&f), 0);
+    OK(call(101));
+    OK(call(103));
+    ck_assert_int_eq(frames_take_unpaid(&f), 2);
+    ck_assert_int_eq(frames_take_unpaid(&f), 0);
+    sent(DATA, END_STREAM, 101, 1); // allows two calls: the next and one more
+    OK(call_ended(105, false));
+    OK(call_ended(107, false));
+    ck_assert_int_eq(frames_take_unpaid(&f), 0);
+    OK(call(109));
+    ck_assert_int_eq(frames_take_unpaid(&f), 1);
+    f.credit = UNANSWERED - 1;
+    sent(DATA, END_STREAM, 109, 1);
+    ck_assert_int_eq(f.credit, UNANSWERED);
+}
+END_TEST
+
 START_TEST(large_headers_cost_more_calls)
 {
     uint8_t block[3 + 3 + 2000] = {0, 1, 'x', 127, ((2000 - 127) & 127) | 128, (2000 - 127) >> 7};
@@ -511,7 +534,7 @@ START_TEST(the_table_of_calls_keeps_all)
 {
     piece = (size_t)_i;
     enum { CALLS = 3000 };
-    static const struct frames_limits wide = {CALLS, HEADER_BYTES, HEADERS, 100000, 1, 100000, 1, 100000, 1};
+    static const struct frames_limits wide = {CALLS, HEADER_BYTES, HEADERS, 100000, 1, 100000, 1, 100000, 1, FREE};
     f.limits = &wide;
     f.empty.left = f.resets.left = f.unanswered.left = 100000;
     greet();
@@ -566,6 +589,7 @@ SUITE("frames")
     LOOP(old_calls_may_be_reset, 0, 2);
     LOOP(every_ended_call_may_be_reset, 0, 2);
     LOOP(calls_without_an_answer_are_bounded, 0, 2);
+    LOOP(some_calls_are_free, 0, 2);
     LOOP(large_headers_cost_more_calls, 0, 2);
     LOOP(malformed_frames_are_refused, 0, 2);
     LOOP(what_a_connection_holds_is_known, 0, 2);

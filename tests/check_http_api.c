@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The HTTP API of a whole router: what its clients see when nodes are lost, deadlines pass and grammars take long to
-// compile. Grammars are also tested over gRPC. A node of the test receives the bins and answers only what the test
-// says.
+// Tests the HTTP API of a whole router: lost nodes, deadlines, long prompts, images, grammars that take long to
+// compile, log-probabilities, cut calls and scores. Grammars and scores are also tested over gRPC. The nodes are the
+// test's own: they receive bins and send only the results that a test tells them to send.
 #include <stdatomic.h>
 
 #include "lib/identity/key_file.h"
@@ -172,7 +172,8 @@ START_TEST(a_request_that_ends_worker_groups_is_not_sent_again)
 }
 END_TEST
 
-// Clients send a refused request again, which would triple the load.
+// OpenAI's and Anthropic's libraries send a request that failed with 5xx up to two more times, unless the answer
+// forbids it.
 START_TEST(a_deadline_that_has_passed_is_not_tried_again)
 {
     char *body = mem_format("{\"ttft_deadline_ms\":1,%s", generations[_i].body + 1);
@@ -210,7 +211,7 @@ START_TEST(turns_of_one_role_are_rendered_as_one)
 }
 END_TEST
 
-// The template of these tests refuses system turns between others, the demo model's renders them.
+// The template of these tests refuses every system turn. The demo model's template renders them.
 START_TEST(templates_that_render_system_turns_are_found)
 {
     const char *source = getenv("FOREPACK_SOURCE");
@@ -327,7 +328,7 @@ static const struct {
     {"/v1/completions", "{\"prompt\":[\"Hi\",\"Ho\"],\"structured_outputs\":{\"choice\":[\"a\",\"b\"]}}"},
     {"/v1/responses",
      "{\"input\":\"Hi\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"a\"," SCHEMA_("schema") "}}}"},
-    // A named call, or calls and a format: the answer is a call, or has the format.
+    // The first answer must be a call. The second answer is a call or has the format.
     {"/v1/responses",
      "{\"input\":\"Hi\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"a\"," SCHEMA_(
          "schema") "}},"
@@ -339,7 +340,7 @@ static const struct {
                      "\"tools\":[{\"name\":\"f\"," SCHEMA_("input_schema") "}]}"},
 };
 
-// A short body is read on the thread that serves all connections.
+// The thread that serves all connections reads a short body, and must not compile its grammar.
 START_TEST(a_grammar_that_is_compiled_delays_no_other_connection)
 {
     front.chat_syntax.output.calls = OUTPUT_CALLS_HERMES;
@@ -500,7 +501,7 @@ static const struct {
 } split_answers[] = {
     {"<think>why</think>\n\nHello there", "Hello there"},
     {"Hello there", "Hello there"},
-    {"<think>why\n</think>Hello<b> there \n", "Hello<b> there \n"}, // held back: it might be a call
+    {"<think>why\n</think>Hello<b> there \n", "Hello<b> there \n"}, // "<" may begin a call, so it is held back at first
     {"<think>why", ""},
     {"So: <tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>", "So: "},
     {"<tool_call>{\"nome\": \"f\"} \u00e9\u00e9", "<tool_call>{\"nome\": \"f\"} \u00e9\u00e9"},
@@ -583,8 +584,9 @@ END_TEST
 #define STOP   FOREPACK__CLUSTER__V1__FINISH__FINISH_STOP
 #define LENGTH FOREPACK__CLUSTER__V1__FINISH__FINISH_LENGTH
 
-// Answers as the three APIs give them: content, calls, the reason of the end. In a response, + marks complete items. A
-// message that is not streamed has only complete members of `input`: `whole`, or NULL if that is the same.
+// Answers as the three APIs give them: content, calls, the reason of the end. In a response, + marks complete items.
+// `message` is the streamed message. The `input` of a message that is not streamed is valid JSON: cut members are left
+// out, and open lists and objects are closed. `whole` is that message, or NULL if it equals `message`.
 static const struct cut_answer {
     const char *text, *stop;
     Forepack__Cluster__V1__Finish finish;
@@ -783,13 +785,15 @@ START_TEST(a_score_belongs_to_its_tenant)
     Forepack__V1__ScoreRequest m = FOREPACK__V1__SCORE_REQUEST__INIT;
     m.text = (ProtobufCBinaryData){2, (uint8_t *)"Ho"};
     m.tenant = "globex";
+    m.cache_salt = "yours";
     run_event(event_attach_speculator, NULL);
-    int fd = post_send("/v1/score", "", "{\"prompt\":\"Hi\",\"tenant\":\"acme\",\"priority\":1}");
+    int fd =
+        post_send("/v1/score", "", "{\"prompt\":\"Hi\",\"tenant\":\"acme\",\"cache_salt\":\"mine\",\"priority\":1}");
     AWAIT(atomic_load(&bins) == 1);
-    ck_assert_uint_eq(atomic_load(&last_salt), identity_prefix_salt("acme"));
+    ck_assert_uint_eq(atomic_load(&last_salt), identity_prefix_salt("acme", "mine"));
     struct rpc_stream *stream = rpc_send(front_score.path, &m.base);
     AWAIT(atomic_load(&bins) == 2);
-    ck_assert_uint_eq(atomic_load(&last_salt), identity_prefix_salt("globex"));
+    ck_assert_uint_eq(atomic_load(&last_salt), identity_prefix_salt("globex", "yours"));
     rpc_stream_close(stream);
     close(fd);
 }

@@ -238,9 +238,13 @@ END_TEST
 
 START_TEST(salts_belong_to_tenants)
 {
-    ck_assert_uint_eq(identity_prefix_salt("acme"), identity_prefix_salt("acme"));
-    ck_assert_uint_ne(identity_prefix_salt("acme"), identity_prefix_salt("acm"));
-    ck_assert_uint_ne(identity_prefix_salt(""), 0);
+    ck_assert_uint_eq(identity_prefix_salt("acme", ""), identity_prefix_salt("acme", ""));
+    ck_assert_uint_ne(identity_prefix_salt("acme", ""), identity_prefix_salt("acm", ""));
+    ck_assert_uint_ne(identity_prefix_salt("", ""), 0);
+    ck_assert_uint_eq(identity_prefix_salt("acme", "a"), identity_prefix_salt("acme", "a"));
+    ck_assert_uint_ne(identity_prefix_salt("acme", "a"), identity_prefix_salt("acme", "b"));
+    ck_assert_uint_ne(identity_prefix_salt("acme", "a"), identity_prefix_salt("acmea", ""));
+    ck_assert_uint_ne(identity_prefix_salt("acme", "a"), identity_prefix_salt("a", "acme"));
 }
 END_TEST
 

@@ -101,6 +101,23 @@ START_TEST(an_address_has_a_bounded_number_of_connections)
 }
 END_TEST
 
+START_TEST(a_port_has_a_bounded_number_of_connections)
+{
+    int fds[2];
+    server_open_with((struct rpc_server_options){.max_connections = 2});
+    for (int i = 0; i < 2; i++) {
+        fds[i] = connect_from(1);
+        ck_assert(is_served(fds[i]));
+    }
+    int third = connect_from(2);
+    ck_assert(!is_served(third));
+    close(third);
+    for (int i = 0; i < 2; i++)
+        close(fds[i]);
+    server_close();
+}
+END_TEST
+
 START_TEST(a_connection_without_calls_is_closed)
 {
     server_open(0, 100);
@@ -276,6 +293,7 @@ SUITE("net_connections")
     NO_FORK();                                        // gRPC has threads
     TEST(a_server_without_listener_ends_the_process); // first: it forks before gRPC has threads
     TEST(an_address_has_a_bounded_number_of_connections);
+    TEST(a_port_has_a_bounded_number_of_connections);
     TEST(a_connection_without_calls_is_closed);
     TEST(each_client_of_a_trusted_proxy_has_its_own_bound);
     TEST(other_peers_cannot_name_an_address);

@@ -252,7 +252,7 @@ START_TEST(the_requests_of_a_hung_group_are_replayed_elsewhere)
     ck_assert_int_eq(begun->n_tokens, 8);
     ck_assert_int_eq(begun->tokens[7], 7);
     ck_assert_int_eq(begun->usage.replays, 1);
-    // It attaches again. It gets no work before the ejection ends, then one request at a time.
+    // The lost group attaches again. It gets no work before the ejection ends, then one request at a time.
     struct fake_node *again = attach(NODE_WORKER, "w");
     ck_state(again, "ejected");
     struct client *next = fixture_send(&f, 100, 8);
@@ -287,7 +287,7 @@ START_TEST(a_group_that_answers_nothing_loses_its_requests)
 }
 END_TEST
 
-// It answers one request and keeps the other.
+// The group answers one request and keeps the other for ever.
 START_TEST(a_group_that_never_answers_one_request_loses_it)
 {
     struct fake_node *w = attach(NODE_WORKER, "w"), *v = NULL;

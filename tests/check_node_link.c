@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/front/node_link: which strings of a Hello the router accepts.
+// router/front/node_link: which strings, capacities and times of a Hello the router accepts.
 #include <stdio.h>
 #include <string.h>
 
 #include "lib/base/log.h"
 #include "lib/base/version.h"
+#include "router/core/core_state.h"
+#include "router/front/nodes/message_window.h"
 #include "router/front/nodes/node_link.h"
 #include "tests/suite.h"
 
@@ -118,9 +120,84 @@ START_TEST(a_name_may_have_any_letters)
 }
 END_TEST
 
+// A capacity of a Hello as a node may send it. On the wire it has 64 bits, of which the router reads 32.
+static const struct {
+    uint64_t value;
+    bool accepted;
+} capacities[] = {
+    {0, false}, {(uint64_t)-1, false}, {UINT64_C(1) << 63, false}, {INT32_MAX, false}, {INT32_MAX / 2, true}, {2, true},
+};
+
+START_TEST(an_absurd_capacity_is_refused_by_name)
+{
+    Forepack__Cluster__V1__Hello hello = make_hello();
+    const struct {
+        const char *name;
+        uint32_t *field;
+    } fields[] = {{"ranks", &hello.ranks},
+                  {"context_tokens", &hello.context_tokens},
+                  {"max_seqs", &hello.max_seqs},
+                  {"kv_blocks", &hello.kv_blocks},
+                  {"block_tokens", &hello.block_tokens},
+                  {"token_budget", &hello.token_budget}};
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        uint32_t before = *fields[i].field;
+        *fields[i].field = (uint32_t)capacities[_i].value;
+        bool accepted = capacities[_i].accepted && (i < 5 || capacities[_i].value <= 1 << 20);
+        f.refused = false;
+        say_hello(&hello);
+        ck_assert_msg(f.refused == !accepted, "%s: %s", fields[i].name, f.reason);
+        ck_assert_msg(accepted || strstr(f.reason, fields[i].name), "%s: %s", fields[i].name, f.reason);
+        ck_assert_msg(accepted || strstr(f.reason, "must be from 1 to "), "%s: %s", fields[i].name, f.reason);
+        *fields[i].field = before;
+        node_link_closed(&f.link, f.core, NOW_US);
+        f.link.greeted = false;
+    }
+}
+END_TEST
+
+// Measured passes that no node can have computed are left out. The node is accepted with the others.
+START_TEST(impossible_measured_passes_are_left_out)
+{
+    Forepack__Cluster__V1__MeasuredPass passes[] = {FOREPACK__CLUSTER__V1__MEASURED_PASS__INIT,
+                                                    FOREPACK__CLUSTER__V1__MEASURED_PASS__INIT,
+                                                    FOREPACK__CLUSTER__V1__MEASURED_PASS__INIT};
+    Forepack__Cluster__V1__MeasuredPass *list[] = {&passes[0], &passes[1], &passes[2]};
+    passes[1].rows = UINT32_MAX;
+    passes[1].pairs = UINT64_MAX;
+    passes[1].us = UINT32_MAX;
+    passes[2].rows = 64;
+    passes[2].pairs = 64 * 65 / 2;
+    passes[2].us = 1000;
+    Forepack__Cluster__V1__Hello hello = make_hello();
+    hello.measured = list;
+    hello.n_measured = 3;
+    say_hello(&hello);
+    ck_assert(!f.refused);
+    double us = cost_pass_us(&f.link.node->sched.cost, 1, 64, 64 * 65 / 2);
+    ck_assert_double_ge(us, 900);
+    ck_assert_double_le(us, 1100);
+}
+END_TEST
+
+START_TEST(a_node_may_send_100000_messages_in_5_seconds)
+{
+    const int64_t begun_us = 10 * NOW_US;
+    struct message_window window = {0};
+    for (int i = 0; i < 100000; i++)
+        ck_assert_int_eq(message_window_add(&window, begun_us + i), STATUS_OK);
+    ck_assert_int_eq(message_window_add(&window, begun_us + 5000000), STATUS_EXHAUSTED);
+    ck_assert_str_eq(status_message(), "the node sent over 100000 messages in 5 s");
+    ck_assert_int_eq(message_window_add(&window, begun_us + 5000001), STATUS_OK);
+}
+END_TEST
+
 SUITE("node_link")
 {
     FIXTURE(setup, teardown);
     LOOP(a_control_character_in_a_string_is_refused, 0, 6);
     TEST(a_name_may_have_any_letters);
+    EACH(an_absurd_capacity_is_refused_by_name, capacities);
+    TEST(impossible_measured_passes_are_left_out);
+    TEST(a_node_may_send_100000_messages_in_5_seconds);
 }

@@ -142,10 +142,69 @@ START_TEST(a_short_shared_prefix_costs_little)
 }
 END_TEST
 
+// Puts requests of the tenants in turn, and dispatches as many as there are slots. All groups have HEAD slots.
+static void share_slots(int tenants, int n)
+{
+    static const char *const names[] = {"a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l"};
+    for (int i = 0; i < n; i++) {
+        struct client *client = fixture_request(&f, 20, CLIENT_TOKENS_MAX);
+        client->r->spec.prefill.mode = PREFILL_OFF;
+        client->r->spec.tenant = mem_string(names[i % tenants]);
+        fixture_submit(&f, client);
+    }
+    do
+        fixture_advance(&f, 0);
+    while (core_next_deadline_us(f.c) <= f.now_us);
+}
+
+// Returns the largest scan cost of a report with a token of each running request of a group.
+static uint64_t most_of_passes(int first, int n)
+{
+    uint64_t most = 0;
+    for (int pass = first; pass < first + n; pass++) {
+        for (int i = 0; i < GROUPS; i++) {
+            uint64_t from = totals().scan_cost;
+            struct fake_node *node = groups[i];
+            struct sequence_result results[HEAD];
+            int32_t tokens[HEAD];
+            for (int k = 0; k < node->n_requests; k++) {
+                tokens[k] = client_of(node->requests[k])->n_tokens;
+                results[k] =
+                    (struct sequence_result){.request = node->requests[k], .tokens = &tokens[k], .n_tokens = 1};
+            }
+            core_step(f.c, node->node, results, node->n_requests, f.now_us);
+            fixture_advance(&f, 1);
+            if (totals().scan_cost - from > most) most = totals().scan_cost - from;
+        }
+    }
+    return most;
+}
+
+// Tenants that hold equal shares take no places of each other, which is seen without a search of running requests. Of
+// more tenants than slots, one may take a place after PREEMPT_TOKENS tokens. Then the search is bounded.
+START_TEST(a_search_for_a_place_examines_few_running_requests)
+{
+    enum { FEW = 2, MANY = 12, PASSES = 60, SEARCH_MAX = 8192 };
+    int tenants = _i ? MANY : FEW;
+    for (int i = 0; i < GROUPS; i++) {
+        struct node_hello hello = fixture_hello(NODE_WORKER, "group-0");
+        hello.node_id[6] = (char)('0' + i);
+        hello.max_seqs = _i ? 1 : HEAD;
+        groups[i] = fixture_attach(&f, &hello);
+    }
+    share_slots(tenants, 4 * GROUPS * HEAD);
+    uint64_t most = most_of_passes(0, PASSES);
+    printf("scan cost of a pass while requests of %d tenants wait: at most %llu\n", tenants, (unsigned long long)most);
+    fflush(stdout);
+    ck_assert_uint_le(most, _i ? SEARCH_MAX : 4 * FEW);
+}
+END_TEST
+
 SUITE("scan_cost")
 {
     TIMEOUT(120);
     FIXTURE(setup, teardown);
     LOOP(groups_without_room_cause_no_further_scan, 0, 4);
     LOOP(a_short_shared_prefix_costs_little, 0, 2);
+    LOOP(a_search_for_a_place_examines_few_running_requests, 0, 2);
 }

@@ -287,6 +287,33 @@ START_TEST(merging_in_any_order_agrees_with_the_definition)
 }
 END_TEST
 
+// A merge may join a spelled byte, whose bytes are not those of the text.
+START_TEST(spelled_bytes_merge_with_their_neighbours)
+{
+    json_t *root = fixture_changed("pieces", NULL), *model = json_object_get(root, "model");
+    json_t *vocab = json_object_get(model, "vocab");
+    json_int_t merged = (json_int_t)json_object_size(vocab);
+    json_object_set_new(root, "normalizer", json_null());
+    json_object_set_new(vocab, "<0x80>a", json_integer(merged));
+    json_array_append_new(json_object_get(model, "merges"), json_string("<0x80> a"));
+    char *text = json_dumps(root, 0), *dir = scratch_create(text, NULL);
+    struct tokenizer *t = open_dir(dir);
+    int32_t *ids;
+    int n;
+    encode_into(t,
+                "\xF0\x9F\x98\x80"
+                "a",
+                5, 0, &ids, &n);
+    ck_assert_int_eq(n, 4);
+    ck_assert_int_eq(ids[3], merged);
+    free(ids);
+    tokenizer_free(t);
+    scratch_remove(dir);
+    free(text);
+    json_decref(root);
+}
+END_TEST
+
 // ---- Properties of any text.
 
 // Random text of difficult characters.
@@ -661,6 +688,7 @@ SUITE("tokenizer")
     TIMEOUT(60);
     TEST(merging_agrees_with_the_definition);
     LOOP(merging_in_any_order_agrees_with_the_definition, 0, 20);
+    TEST(spelled_bytes_merge_with_their_neighbours);
     TEST(tokens_that_are_made_to_collide_do_not);
     LOOP(decoding_gives_the_text_back, 0, 2);
     LOOP(token_starts_ascend_and_cover_the_text, 0, 2);

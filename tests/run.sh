@@ -5,7 +5,7 @@
 #   Without --all: the release build with its unit tests and the integration tests of a user's paths. Tests that passed
 #   before with the same programs are not repeated.
 #   --all: every test that needs no GPU, in a build with sanitizers too, on the emulated GPU, the fuzz targets, the lint, the
-#   counts of instructions and the GPU kit. Left out are the labels `suites`, `deploy` and `long`.
+#   counts of instructions and the GPU kit. Left out are the labels `suites` and `long`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 all=0

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Runs unit tests of a release build under valgrind's memcheck, which finds reads of uninitialised memory: the sanitizers
-# do not. One line per test; the reports are in BUILD_FOLDER/valgrind. Exit codes: 0 clean, 1 findings, 77 no valgrind.
+# Runs unit tests of a release build under valgrind's memcheck. Unlike the sanitizers of `dev`, it finds reads of uninitialised
+# memory. One line per test; the reports are in BUILD_FOLDER/valgrind. Exit codes: 0 clean, 1 findings, 77 no valgrind.
 # Usage: tests/valgrind.sh [BUILD_FOLDER] [PATTERN]     default build/release, and all tests except the ones listed below
 # Builds the unit tests that a release build leaves out.
 #

@@ -23,6 +23,7 @@ int bench_hostile(int argc, char **argv);
 int bench_http(int argc, char **argv);
 int bench_sampling(int argc, char **argv);
 int bench_template(int argc, char **argv);
+int bench_tokenizer(int argc, char **argv);
 int bench_grammar(int argc, char **argv);
 
 double thread_cpu_us(void); // CPU time of the calling thread

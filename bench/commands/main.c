@@ -24,6 +24,7 @@ static const struct program_command commands[] = {
     {"hostile", bench_hostile, "latency of polite clients of a router, alone and next to many hostile clients"},
     {"sampling", bench_sampling, "CPU time to sample a token on the host, and its charge in tokens"},
     {"template", bench_template, "CPU time to parse and render a chat template"},
+    {"tokenizer", bench_tokenizer, "CPU time to convert text to tokens"},
     {"grammar", bench_grammar, "CPU time to compute the token masks of structured output"},
     {"plan", engine_command_plan, "'forepack plan': memory and cost of a model on GPUs"},
     {"calibrate", engine_command_calibrate, "'forepack calibrate': the keep rates of a speculator for a quality"},

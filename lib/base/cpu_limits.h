@@ -17,8 +17,9 @@ enum status cpu_limits_restrict(const char *list);
 // no quota.
 double cpu_limits_quota(void);
 
-// Returns how many threads of a process can compute at the same time if equal processes share the affinity mask and the
-// quota: its part of the cores, or of the quota's whole cores if that is less. At least 1.
+// Returns how many threads of this process can compute at the same time if `mask_processes` processes share the
+// affinity mask, and `quota_processes` processes share the quota: its part of the cores, or its part of the quota if
+// that is less. At least 1.
 int cpu_limits_threads(int mask_processes, int quota_processes);
 
 // Writes what limits the cores and the time: "--cpus", "cpuset" or "affinity mask", and "quota 1.5". The text is empty

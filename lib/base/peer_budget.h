@@ -31,7 +31,7 @@ struct peer_budget {
 void peer_budgets_set(size_t unproven_bytes, size_t proven_bytes);
 struct peer_budget peer_budget_read(enum peer_class class);
 
-// Adds the peer to a budget, with no memory held. The caller sets `end` before.
+// Adds the peer to a budget, with no memory held. The caller has set peer->end.
 void peer_join(struct peer *peer, enum peer_class class);
 // Sets the memory that the peer holds. May call `end` of any peer, including `peer` itself, so the caller must not hold
 // a lock that `end` takes. No effect on a peer that has left.

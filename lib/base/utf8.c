@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "lib/base/utf8.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -40,11 +41,26 @@ static size_t utf8_bytes_at(const unsigned char *s, size_t left, size_t *length_
     return length;
 }
 
+// Returns the number of ASCII characters before the first block of 8 bytes that has another character.
+static size_t ascii_blocks(const unsigned char *s, size_t n)
+{
+    size_t i = 0;
+    for (uint64_t block; i + sizeof block <= n; i += sizeof block) {
+        memcpy(&block, s + i, sizeof block);
+        if (block & 0x8080808080808080u) break;
+    }
+    return i;
+}
+
 bool utf8_valid(const char *text, size_t size_bytes, size_t *bad_p)
 {
     const unsigned char *s = (const unsigned char *)text;
     for (size_t i = 0; i < size_bytes;) {
         size_t length;
+        if (s[i] < 0x80) {
+            i += 1 + ascii_blocks(s + i + 1, size_bytes - i - 1);
+            continue;
+        }
         size_t have = utf8_bytes_at(s + i, size_bytes - i, &length);
         if (have == 0 || have < length) {
             if (bad_p) *bad_p = i;

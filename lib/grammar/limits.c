@@ -20,6 +20,7 @@
 enum {
     REGEX_BYTES_MAX = 256 << 10,
     REGEX_SMALL_PARTS = 1024,
+    REGEX_OPERATORS_MAX = 16384, // an operator takes up to 700 bytes before any unit of fuel is spent
     FUEL_SMALL_REGEX = 500000,
     FUEL_LARGE_REGEX = 16000,
     STEP_FUEL_LARGE_REGEX = 20000,
@@ -45,18 +46,22 @@ static bool is_choice(const char *regex)
 }
 
 struct costs {
-    size_t parts;   // parts of regular expressions that may be empty, or more
-    size_t bytes;   // bytes of regular expressions, rules and text that is not JSON
-    uint64_t units; // work for the objects of schemas, see UNITS_MAX
-    char *endless;  // reference to a schema that no finite answer matches; owned; NULL: there is none
+    size_t parts;     // parts of regular expressions that may be empty, or more
+    size_t operators; // operators and groups of regular expressions
+    size_t bytes;     // bytes of regular expressions, rules and text that is not JSON
+    uint64_t units;   // work for the objects of schemas, see UNITS_MAX
+    char *endless;    // reference to a schema that no finite answer matches; owned; NULL: there is none
 };
 
 // Adds the text of an expression, and its parts that may be empty or are repeated: counts their operators.
 static void regex_add_costs(const char *text, size_t bytes, struct costs *costs)
 {
     costs->bytes += bytes;
-    for (size_t i = 0; i < bytes; i++)
-        costs->parts += text[i] && strchr("?*+{|", text[i]) != NULL;
+    for (size_t i = 0; i < bytes; i++) {
+        bool operates = text[i] && strchr("?*+{|", text[i]);
+        costs->parts += operates;
+        costs->operators += operates || text[i] == '(';
+    }
 }
 
 static void strings_add_costs(const json_t *value, struct costs *costs)
@@ -184,7 +189,7 @@ static struct costs grammar_costs(const struct grammar_spec *spec)
     struct costs costs = {0};
     if (spec->kind == GRAMMAR_JSON_SCHEMA) schema_text_add_costs(spec->text, &costs);
     if (spec->kind == GRAMMAR_REGEX) regex_add_costs(spec->text, strlen(spec->text), &costs);
-    if (spec->kind == GRAMMAR_REGEX && is_choice(spec->text)) costs.parts = 0;
+    if (spec->kind == GRAMMAR_REGEX && is_choice(spec->text)) costs.parts = costs.operators = 0;
     if (spec->kind == GRAMMAR_LARK) lark_add_costs(spec->text, &costs);
     return costs;
 }
@@ -208,6 +213,11 @@ enum status grammar_limits_set(const struct grammar_spec *spec, struct llg_limit
         return status_fail(STATUS_INVALID,
                            "the regular expressions, rules and text that is not JSON have %zu bytes: at most %d",
                            costs.bytes, REGEX_BYTES_MAX);
+    if (costs.operators > REGEX_OPERATORS_MAX)
+        return status_fail(
+            STATUS_INVALID,
+            "the regular expressions and rules have %zu operators and groups (? * + { | and parentheses): at most %d",
+            costs.operators, REGEX_OPERATORS_MAX);
     if (costs.units > UNITS_MAX)
         return status_fail(STATUS_INVALID,
                            "the JSON schema has too many members: one object may have about 2,000 required or 890 "

@@ -71,8 +71,8 @@ struct http_server_options {
     int threads;         // [1]
     int max_connections; // [20000] at this number a new connection replaces the longest-idle connection,
                          // or is closed if none is idle; raises the limit of descriptors to this number
-    // [0: no bound] A connection of a trusted proxy counts as nothing. Each of its requests counts, while it lasts, as
-    // a connection of the address that it was forwarded for.
+    // [0: no bound] A connection of a trusted proxy is not counted. Each of its requests counts, while it lasts, as a
+    // connection of the client's address that the proxy names.
     int max_connections_per_address;
     const char *trusted_proxies; // [none] networks of proxies, in the form of lib/base/forwarded.h
     struct http_site site;       // web pages that may use the server

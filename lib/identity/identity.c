@@ -179,11 +179,13 @@ void identity_end(struct principal *p, double reserved, double tokens)
     pthread_mutex_unlock(&p->mutex);
 }
 
-uint64_t identity_prefix_salt(const char *tenant)
+uint64_t identity_prefix_salt(const char *tenant, const char *cache_salt)
 {
     unsigned char hash[SHA256_DIGEST_LENGTH];
     uint64_t salt;
-    SHA256((const unsigned char *)tenant, strlen(tenant), hash);
+    char *both = mem_format("%s%c%s", tenant, '\0', cache_salt); // the zero byte ends the tenant's name
+    SHA256((const unsigned char *)both, strlen(tenant) + 1 + strlen(cache_salt), hash);
+    free(both);
     memcpy(&salt, hash, sizeof salt);
     return salt ? salt : 1;
 }

@@ -62,6 +62,6 @@ enum status identity_reserve(struct principal *p, const struct limits_need *need
 // Ends an admitted request. Call it once for each. See limits_end().
 void identity_end(struct principal *p, double reserved, double tokens);
 
-// Returns the salt of a tenant's prefix caches, the same in every process. Never 0, because a salt of 0 means
-// no salt. It is not secret: whoever knows a tenant's name can compute it.
-uint64_t identity_prefix_salt(const char *tenant);
+// Returns the salt of prefix caches for a tenant and the client's own salt ("": none), the same in every process. Never
+// 0, because a salt of 0 means no salt. Whoever knows both strings can compute it.
+uint64_t identity_prefix_salt(const char *tenant, const char *cache_salt);

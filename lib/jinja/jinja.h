@@ -1,17 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // Renders Jinja templates, as far as chat templates use the language: Jinja 3.1 in the environment that Hugging Face
 // transformers gives to chat templates (immutable sandbox, trim_blocks, lstrip_blocks, loop controls, a `tojson`
-// without HTML escapes, `raise_exception`, `strftime_now`, `{% generation %}`). Values behave like Python's in their
-// text, order and errors. Other templates (include, import, extends), `self`, autoescaping and integers over 64 bits
-// are not supported, nor are the filters pprint, random, striptags, urlize and wordwrap. Includes and these filters
-// raise an error that names them.
+// without HTML escapes, `raise_exception`, `strftime_now`, `{% generation %}`). Values give the same texts, order and
+// errors as Python's. These features are not supported:
+// - include, import, from and extends: jinja_render() fails if it reaches the statement.
+// - autoescape other than `{% autoescape false %}`: jinja_compile() fails.
+// - `self`: an undefined variable.
+// - the filters pprint, random, striptags, urlize and wordwrap: jinja_render() fails with an error that names them.
+// - integers of more than 64 bits: an error.
 //
 // Template and inputs may be hostile. `struct jinja_limits` bounds the steps, nesting, output and memory of a
-// rendering. A template has no access to files, time or other state than its inputs.
+// rendering. A template has no access to files, clocks or other state than its inputs and `now`.
 //
-// Origins: each byte of the output has an origin, the template or a certain input. Every operation keeps origins
-// (concatenation, slices, replace, join, formatting, JSON, case). If an operation mixes several origins, its result
-// counts as input. So a caller can tell its own text from its clients' text.
+// Origins: each byte of the output has an origin, the template or a certain input. So a caller can tell its own text
+// from its clients' text. Operations that copy text (concatenation, slices, replace, join, formatting, JSON, case) keep
+// the origin of each byte. A value that is computed from several origins, such as a sum, counts as input.
 //
 // Threads: a template is immutable; any thread may render with it. Errors: status_message() is one sentence that names
 // the line of the template.
@@ -29,8 +32,9 @@ struct jinja_template;
 // Longest source. A longer source is refused.
 #define JINJA_SOURCE_LIMIT_BYTES ((size_t)1 << 20)
 
-// Parses UTF-8 `source` [size_bytes]. Returns DATA for a syntax error, an unknown filter or test, or nesting beyond the
-// limit.
+// Parses UTF-8 `source` [size_bytes]. Returns DATA for a syntax error, an unknown filter or test, or a syntax tree of
+// more than 250 levels. Exception: an unknown filter or test in an `if` fails only in jinja_render(), if that part is
+// reached.
 enum status jinja_compile(const char *source, size_t size_bytes, struct jinja_template **template_p);
 void jinja_free(struct jinja_template *t); // NULL is fine
 

@@ -205,7 +205,7 @@ static void stream_on_received(void *owner, bool ok)
     } else {
         stream->read_all = true;
         if (message) {
-            grpc_call_cancel(stream->core, NULL); // it cannot be decompressed, or the stream is cancelled
+            grpc_call_cancel(stream->core, NULL); // the message cannot be decompressed, or the stream is cancelled
             rpc_bytes_free(&message->bytes);
             free(message);
         }

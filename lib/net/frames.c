@@ -140,14 +140,26 @@ static int64_t call_cost(const struct frames_call *call)
     return 1 + call->header_bytes / CALL_UNIT_BYTES;
 }
 
-// Returns the cost of a call once the server answers it. A client whose calls are answered may open any number.
+static void call_charge(struct frames *f, const struct frames_call *call)
+{
+    f->unanswered.left -= call_cost(call);
+    f->credit -= call_cost(call);
+    if (f->credit >= 0) return;
+    f->unpaid -= f->credit;
+    f->credit = 0;
+}
+
+// Returns the cost of a call once the server answers it. A client whose calls are answered may open any number. The
+// credit becomes one larger, so that it follows the number of calls that the client usually has.
 static void call_answer(struct frames *f, uint32_t id)
 {
     struct frames_call *call = call_find(f, id);
     if (!call || call->answered) return;
     call->answered = true;
     f->unanswered.left += call_cost(call);
+    f->credit += call_cost(call) + 1;
     if (f->unanswered.left > f->limits->max_unanswered) f->unanswered.left = f->limits->max_unanswered;
+    if (f->credit > f->limits->max_unanswered) f->credit = f->limits->max_unanswered;
 }
 
 // --- frames of either side
@@ -222,7 +234,7 @@ static enum frames_found block_end(struct frames *f)
         call->header_bytes += (uint32_t)f->headers.bytes;
         f->held_bytes += f->headers.bytes;
         call->half_closed = f->block_ends;
-        f->unanswered.left -= call_cost(call);
+        call_charge(f, call);
     }
     f->headers.bytes = 0;
     f->block_id = 0;
@@ -400,8 +412,11 @@ static enum frames_found preface_take(struct frames *f, const uint8_t *bytes, si
 
 void frames_init(struct frames *f, const struct frames_limits *limits, int64_t now_us)
 {
-    *f = (struct frames){
-        .limits = limits, .held_bytes = FRAMES_CONNECTION_BYTES, .since_us = now_us, .served_id = UINT32_MAX};
+    *f = (struct frames){.limits = limits,
+                         .held_bytes = FRAMES_CONNECTION_BYTES,
+                         .since_us = now_us,
+                         .served_id = UINT32_MAX,
+                         .credit = limits->free_calls};
     f->empty = (struct frames_allowance){limits->max_empty, now_us};
     f->resets = (struct frames_allowance){limits->max_resets, now_us};
     f->unanswered = (struct frames_allowance){limits->max_unanswered, now_us};
@@ -511,6 +526,13 @@ int64_t frames_unfinished_since_us(const struct frames *f)
 bool frames_may_pass(const struct frames *f)
 {
     return f->settled && frames_unfinished_since_us(f) == INT64_MAX;
+}
+
+int64_t frames_take_unpaid(struct frames *f)
+{
+    int64_t unpaid = f->unpaid;
+    f->unpaid = 0;
+    return unpaid;
 }
 
 size_t frames_held_bytes(const struct frames *f)

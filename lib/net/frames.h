@@ -16,13 +16,15 @@ struct frames_limits {
     int max_calls;           // limit of open calls
     size_t max_header_bytes; // decoded bytes of a header block
     int max_headers;         // headers of a header block
-    // Token buckets (burst, refill per second). Empty frames neither open a call nor bring or end its data: PING,
-    // SETTINGS, WINDOW_UPDATE, CONTINUATION and others; large ones cost more. Useful frames of either side refill their
-    // bucket. Resets of new calls have the other bucket, which each call that the server ends refills.
+    // Token buckets (burst, refill per second). Empty frames (PING, SETTINGS, WINDOW_UPDATE, CONTINUATION and others)
+    // neither open a call nor bring or end its data; large ones cost more. Useful frames of either side refill the
+    // bucket of empty frames. Each call that the server ends refills the bucket of resets of new calls.
     int max_empty, empty_per_second;
     int max_resets, resets_per_second;
-    // A new call costs 1 plus 1 for each whole KiB of its headers. The server's first message of the call returns it.
+    // A new call costs 1, plus 1 for each whole KiB of its headers. The server's first message of the call returns the
+    // cost.
     int max_unanswered, unanswered_per_second;
+    int free_calls; // cost of the calls that a client may open before one is answered, without paying (turns.h)
 };
 
 enum frames_found {
@@ -86,6 +88,7 @@ struct frames {
     int n_calls, n_places;     // calls in the table; size of the table, a power of two
     struct frames_call *calls; // [n_places]
     struct frames_allowance empty, resets, unanswered;
+    int64_t credit, unpaid;   // cost of further calls that are free; cost of calls that were opened above the credit
     size_t held_bytes;        // memory held for the connection, without the unfinished header block
     int64_t now_us, since_us; // time of the last bytes; start of the frame or header block that contains them
 };
@@ -106,5 +109,7 @@ size_t frames_goodbye(const struct frames *f, enum frames_found found, uint8_t b
 int64_t frames_unfinished_since_us(const struct frames *f);
 // Returns true if the client has sent its preface and SETTINGS, and nothing is unfinished as above.
 bool frames_may_pass(const struct frames *f);
+// Returns the cost of calls that were opened above the credit since the last time.
+int64_t frames_take_unpaid(struct frames *f);
 // Returns the memory that the server holds for the connection, its calls, their headers and unfinished messages.
 size_t frames_held_bytes(const struct frames *f);

@@ -28,7 +28,8 @@ enum {
     EVENTS = 256,
     ACCEPTS_PER_TURN = 64,
     WAIT_US = 10000000,  // limit for a connection's handshake, preface and SETTINGS
-    READ_BYTES = 65536,  // bytes of one read from a connection that C-core does not have yet
+    READ_BYTES = 16384,  // bytes of one read from a connection that C-core does not have yet: a record of TLS
+    TURN_BYTES = 65536,  // limit of what is read from such a connection in a turn of the loop
     EXPIRE_US = 1000000, // interval between checks for unfinished frames and handshakes
     PAUSE_US = 10000,    // pause of accepting while no descriptor is free
     REFUSED_LOG_US = 10000000,
@@ -45,6 +46,7 @@ struct waiting {
     struct net_socket *socket;  // checks the first frames; NULL: none has come
     uint8_t *early;             // what has been received of them
     size_t early_bytes;
+    bool is_held; // its calls wait for their turn
 };
 
 struct net_listener {
@@ -164,10 +166,23 @@ static void hand_over(struct net_listener *l, struct waiting *w)
     free(w);
 }
 
-// Reads what the client has sent, about READ_BYTES at most. Returns false if the connection has ended.
+static void watch_set(struct net_listener *l, struct waiting *w, uint32_t events)
+{
+    epoll_ctl(l->epoll_fd, EPOLL_CTL_MOD, w->fd, &(struct epoll_event){.events = events, .data.ptr = w});
+}
+
+// Stops reading until the connection's turn. Its only events are those of its end.
+static void hold(struct net_listener *l, struct waiting *w)
+{
+    w->is_held = true;
+    watch_set(l, w, 0);
+}
+
+// Reads what the client has sent, about TURN_BYTES at most. Holds the connection at calls that have to wait. Returns
+// false if the connection has ended.
 static bool early_read(struct net_listener *l, struct waiting *w)
 {
-    for (size_t n_read = 0; n_read < READ_BYTES;) {
+    for (size_t n_read = 0; n_read < TURN_BYTES && !w->is_held;) {
         struct iovec part = {l->room, READ_BYTES};
         ssize_t n = net_socket_receive(w->socket, &(struct msghdr){.msg_iov = &part, .msg_iovlen = 1}, 0);
         if (n < 0) return errno == EAGAIN || errno == EINTR;
@@ -177,6 +192,7 @@ static bool early_read(struct net_listener *l, struct waiting *w)
         w->early_bytes += (size_t)n;
         n_read += (size_t)n;
         net_socket_keep(w->socket, w->early_bytes);
+        if (!net_socket_pay(w->socket, w)) hold(l, w);
     }
     return true;
 }
@@ -186,8 +202,17 @@ static void frames_continue(struct net_listener *l, struct waiting *w)
     if (!early_read(l, w)) {
         input_drop(w->fd);
         waiting_close(l, w);
-    } else if (net_socket_may_pass(w->socket)) {
+    } else if (!w->is_held && net_socket_may_pass(w->socket)) {
         hand_over(l, w);
+    }
+}
+
+static void turns_continue(struct net_listener *l)
+{
+    for (struct waiting *w; (w = net_sockets_next_turn(l->connections, l->now_us));) {
+        w->is_held = false;
+        watch_set(l, w, EPOLLIN);
+        frames_continue(l, w);
     }
 }
 
@@ -209,9 +234,9 @@ static void frames_begin(struct net_listener *l, struct waiting *w, SSL *ssl)
 static void waiting_event(struct net_listener *l, struct waiting *w)
 {
     char first;
-    if (w->socket)
+    if (w->socket && !w->is_held)
         frames_continue(l, w);
-    else if (recv(w->fd, &first, 1, MSG_PEEK) != 1)
+    else if (w->is_held || recv(w->fd, &first, 1, MSG_PEEK) != 1)
         waiting_close(l, w);
     else
         frames_begin(l, w, NULL);
@@ -313,6 +338,8 @@ static int wait_ms(const struct net_listener *l)
     int64_t until_us = l->oldest ? l->oldest->until_us : INT64_MAX;
     bool busy = l->was_busy || net_sockets_count(l->connections) > 0;
     if (busy && l->expire_due_us < until_us) until_us = l->expire_due_us;
+    int64_t turn_us = net_sockets_turn_due_us(l->connections);
+    if (turn_us < until_us) until_us = turn_us;
     if (until_us == INT64_MAX) return -1;
     int64_t us = until_us - clock_now_us();
     return us <= 0 ? 0 : (int)(us / 1000 + 1);
@@ -333,6 +360,7 @@ static void run_once(struct net_listener *l)
         if (at >= l->sockets && at < l->sockets + l->n_sockets) accept_some(l, *at);
     }
     handshakes_finish(l);
+    turns_continue(l);
     waiting_expire(l);
     if (l->now_us >= l->expire_due_us) {
         l->expire_due_us = l->now_us + EXPIRE_US;
@@ -411,6 +439,7 @@ void net_listener_start(struct net_listener *l, struct net_sockets *sockets, net
     l->connections = sockets;
     l->take = take;
     l->owner = owner;
+    net_sockets_start_turns(sockets, listener_wake, l);
     thread_start(&l->thread, "accept", listener_run, l);
     l->started = true;
 }
@@ -427,6 +456,7 @@ void net_listener_close(struct net_listener *l)
     if (l->started) {
         listener_wake(l);
         pthread_join(l->thread, NULL);
+        net_sockets_stop_turns(l->connections);
     }
     handshakes_close(l->handshakes);
     for (int i = 0; i < l->n_sockets; i++)

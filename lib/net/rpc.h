@@ -78,6 +78,7 @@ struct rpc_server_options {
     int max_connections_per_address;
     const char *trusted_proxies; // networks of proxies, in the form of lib/base/forwarded.h; NULL: none
     int max_calls;               // open calls per connection; further calls wait at the client; 0: 16,384
+    int max_shared_calls;        // calls that connections without answers may open in 2 s, together; 0: 4,096
     int idle_ms;                 // a connection without calls is closed after this time; 0: 2 minutes
     // A finished call that its client does not read is ended after this time (or up to twice this time), but only while
     // the server holds too much unread data. 0: 30 s.
@@ -93,6 +94,8 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
 // Reads changed TLS files now and logs the changes, instead of at the next new connection. Any thread.
 void rpc_server_reload(struct rpc_server *server);
 int rpc_server_port(const struct rpc_server *server); // the actual port, also with port 0
+// Returns the number of times that a connection had to wait before it could open more calls. Counts for this process.
+uint64_t rpc_connections_delayed(void);
 // grpc.health.v1: sets the state of one service ("": of the server) and notifies its watchers.
 void rpc_server_set_serving(struct rpc_server *server, const char *service, bool serving);
 // Stops accepting calls, waits up to grace_ms for running calls (health watchers end immediately), then cancels the

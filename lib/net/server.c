@@ -15,6 +15,7 @@
 #include "lib/base/tls_server.h"
 #include "lib/net/listener.h"
 #include "lib/net/socket.h"
+#include "lib/net/turns.h"
 
 // Number of calls that a queue can accept before its thread runs again.
 #define ACCEPTS 16
@@ -33,6 +34,8 @@ enum {
     RESETS_PER_SECOND = 100,
     UNANSWERED_MAX = 5000,
     UNANSWERED_PER_SECOND = 5000,
+    FREE_CALLS = 4,
+    SHARED_CALLS = 4096, // in 2 s: a twentieth of a core's time in C-core
 };
 
 // --- accepting
@@ -198,10 +201,12 @@ static struct net_sockets *server_sockets_create(const struct rpc_server_options
                    .max_resets = RESETS_MAX,
                    .resets_per_second = RESETS_PER_SECOND,
                    .max_unanswered = UNANSWERED_MAX,
-                   .unanswered_per_second = UNANSWERED_PER_SECOND},
+                   .unanswered_per_second = UNANSWERED_PER_SECOND,
+                   .free_calls = FREE_CALLS},
         .port = port,
         .max_per_address = options->max_connections_per_address,
         .proxies = *proxies,
+        .shared_calls = options->max_shared_calls ? options->max_shared_calls : SHARED_CALLS,
         .proof = options->proof,
     });
 }
@@ -371,6 +376,11 @@ void rpc_server_reload(struct rpc_server *server)
 int rpc_server_port(const struct rpc_server *server)
 {
     return server->port;
+}
+
+uint64_t rpc_connections_delayed(void)
+{
+    return turns_waited();
 }
 
 // --- closing

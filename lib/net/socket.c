@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <netinet/tcp.h>
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -17,14 +18,19 @@
 #include "lib/base/mem.h"
 #include "lib/net/tls.h"
 #include "lib/net/tls_stream.h"
+#include "lib/net/turns.h"
 
-enum { TLS_BYTES = 32 << 10 }; // memory of a TLS connection, in addition to FRAMES_CONNECTION_BYTES
+enum {
+    TLS_BYTES = 32 << 10,  // memory of a TLS connection, in addition to FRAMES_CONNECTION_BYTES
+    TURN_BYTES_MAX = 4096, // limit of a read without credit, so that a turn opens few calls
+};
 
 struct net_sockets {
     atomic_int refs;
     struct net_sockets_options options; // the limits are borrowed by every socket
     struct address_counts *addresses;   // NULL: no bound
-    pthread_mutex_t mutex;              // guards what follows
+    struct turns turns;
+    pthread_mutex_t mutex; // guards what follows
     struct net_socket *first;
     int n;
 };
@@ -40,7 +46,11 @@ struct net_socket {
     char *name; // name in the client's certificate, or NULL
     struct peer budget;
     atomic_bool proven;
-    atomic_bool ended;          // C-core gets no more bytes
+    atomic_bool ended; // C-core gets no more bytes
+    struct turn turn;
+    void *holder;               // of a socket that waits for a turn and is not passed yet
+    atomic_bool passed;         // C-core receives
+    atomic_bool spent;          // the client has no credit: it opens calls when it is its turn
     atomic_llong unfinished_us; // start of the oldest unfinished frame or header block; INT64_MAX: none
     pthread_mutex_t io;         // held while bytes are sent, and with TLS while they are received
     struct net_tls_stream tls;
@@ -135,6 +145,13 @@ void net_socket_prove(struct net_socket *s)
     if (!atomic_exchange(&s->proven, true) && s->sockets->options.proof) peer_prove(&s->budget);
 }
 
+// Raises an event if the socket has bytes: Linux signals them again when the limit for events is set.
+static void turn_resume(struct turn *turn)
+{
+    struct net_socket *s = (struct net_socket *)((char *)turn - offsetof(struct net_socket, turn));
+    setsockopt(s->fd, SOL_SOCKET, SO_RCVLOWAT, &(int){1}, sizeof(int));
+}
+
 // --- ending
 
 // Ends the connection. C-core notices immediately: its next call fails, and the shutdown wakes it.
@@ -184,19 +201,38 @@ static void budget_end(struct peer *peer)
     socket_refuse(s, "it holds the most memory of all connections");
 }
 
-// Reports the memory held to the budget, after each change of `frames`. The caller holds no lock.
-static void budget_update(struct net_socket *s)
+static void calls_pay(struct net_socket *s)
 {
     pthread_mutex_lock(&s->mutex);
-    size_t held = frames_held_bytes(&s->frames) + (s->tls.ssl ? TLS_BYTES : 0) + s->early_bytes;
+    int64_t unpaid = frames_take_unpaid(&s->frames);
+    pthread_mutex_unlock(&s->mutex);
+    turn_pay(&s->sockets->turns, &s->turn, unpaid, clock_now_us());
+}
+
+// Reports the memory held to the budget and pays for opened calls, after each change of `frames`. Until C-core has the
+// connection, its calls take no memory, and net_socket_pay() pays. The caller holds no lock.
+static void accounts_update(struct net_socket *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    bool passed = atomic_load(&s->passed), owes = passed && s->frames.unpaid;
+    size_t calls = passed ? 0 : (size_t)s->frames.n_calls * FRAMES_CALL_BYTES;
+    size_t held = frames_held_bytes(&s->frames) - calls + (s->tls.ssl ? TLS_BYTES : 0) + s->early_bytes;
     size_t before = s->held_bytes;
     s->held_bytes = held;
     atomic_store(&s->unfinished_us, frames_unfinished_since_us(&s->frames));
+    atomic_store(&s->spent, s->frames.credit == 0);
     pthread_mutex_unlock(&s->mutex);
     if (held != before) peer_hold(&s->budget, held);
+    if (owes) calls_pay(s);
 }
 
 // --- receiving
+
+static ssize_t fail_with(int error)
+{
+    errno = error;
+    return -1;
+}
 
 static enum frames_found frames_of_message(struct net_socket *s, const struct msghdr *m, size_t size)
 {
@@ -225,12 +261,6 @@ static void await_sender(struct net_socket *s, size_t size)
     pthread_mutex_unlock(&s->io);
 }
 
-static ssize_t fail_with(int error)
-{
-    errno = error;
-    return -1;
-}
-
 // Tells C-core, as the kernel does with TCP_INQ, if it should read again immediately.
 static void report_queue(struct msghdr *m, bool empty)
 {
@@ -244,11 +274,38 @@ static void report_queue(struct msghdr *m, bool empty)
     memcpy(CMSG_DATA(report), &(int){!empty}, sizeof(int));
 }
 
+// Receives few bytes into the first part.
+static ssize_t receive_few(struct net_socket *s, struct msghdr *m, int flags)
+{
+    struct iovec part = m->msg_iov[0];
+    struct msghdr few = *m;
+    if (part.iov_len > TURN_BYTES_MAX) part.iov_len = TURN_BYTES_MAX;
+    few.msg_iov = &part;
+    few.msg_iovlen = 1;
+    ssize_t n = net_libc_recvmsg(s->fd, &few, flags);
+    m->msg_controllen = few.msg_controllen;
+    m->msg_flags = few.msg_flags;
+    return n;
+}
+
+static bool has_ended(int fd)
+{
+    struct pollfd end = {.fd = fd}; // POLLERR and POLLHUP
+    return poll(&end, 1, 0) == 1;
+}
+
+// A client without credit is read when it is its turn. Until then the socket looks empty to C-core, and turn_resume()
+// raises an event for the bytes in it. Records that OpenSSL has read already are received at once, because no event
+// comes for them.
 static ssize_t receive_bytes(struct net_socket *s, struct msghdr *m, int flags)
 {
-    if (!s->tls.ssl) return net_libc_recvmsg(s->fd, m, flags);
+    bool spent = atomic_load(&s->passed) && atomic_load(&s->spent);
+    bool may_read = !spent || turn_take(&s->sockets->turns, &s->turn, 0, clock_now_us()) || has_ended(s->fd);
+    if (!s->tls.ssl && !may_read) return fail_with(EAGAIN);
+    if (!s->tls.ssl) return spent ? receive_few(s, m, flags) : net_libc_recvmsg(s->fd, m, flags);
     m->msg_flags = 0;
     pthread_mutex_lock(&s->io);
+    s->tls.paused = !may_read;
     ssize_t n = net_tls_stream_read(&s->tls, m->msg_iov, m->msg_iovlen);
     report_queue(m, n > 0 && net_tls_stream_is_drained(&s->tls));
     pthread_mutex_unlock(&s->io);
@@ -270,7 +327,7 @@ ssize_t net_socket_receive(struct net_socket *s, struct msghdr *m, int flags)
         socket_end(s);
         return fail_with(ECONNRESET);
     }
-    budget_update(s);
+    accounts_update(s);
     return atomic_load(&s->ended) ? fail_with(ECONNRESET) : n;
 }
 
@@ -299,7 +356,7 @@ ssize_t net_socket_send(struct net_socket *s, const struct msghdr *m, int flags)
     int error = errno;
     if (n > 0) frames_sent(s, m, (size_t)n);
     pthread_mutex_unlock(&s->io);
-    if (n > 0) budget_update(s);
+    if (n > 0) accounts_update(s);
     errno = error;
     return n;
 }
@@ -339,7 +396,7 @@ struct net_socket *net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl
     s->number = ++last_generation * DESCRIPTORS_MAX + (uint64_t)fd;
     atomic_store_explicit(&table[fd], s, memory_order_release);
     pthread_mutex_unlock(&table_mutex);
-    budget_update(s);
+    accounts_update(s);
     return s;
 }
 
@@ -348,7 +405,7 @@ void net_socket_keep(struct net_socket *s, size_t early_bytes)
     pthread_mutex_lock(&s->mutex);
     s->early_bytes = early_bytes;
     pthread_mutex_unlock(&s->mutex);
-    budget_update(s);
+    accounts_update(s);
 }
 
 bool net_socket_may_pass(struct net_socket *s)
@@ -359,9 +416,22 @@ bool net_socket_may_pass(struct net_socket *s)
     return may_pass;
 }
 
+bool net_socket_pay(struct net_socket *s, void *holder)
+{
+    pthread_mutex_lock(&s->mutex);
+    int64_t unpaid = s->frames.unpaid;
+    pthread_mutex_unlock(&s->mutex);
+    s->holder = holder;
+    if (unpaid && !turn_take(&s->sockets->turns, &s->turn, unpaid, clock_now_us())) return false;
+    if (unpaid) calls_pay(s);
+    return true;
+}
+
 void net_socket_pass(struct net_socket *s)
 {
     net_tls_stream_read_ahead(&s->tls);
+    s->turn.resume = turn_resume;
+    atomic_store(&s->passed, true);
     net_socket_keep(s, 0);
 }
 
@@ -384,6 +454,7 @@ void net_socket_closing(struct net_socket *s)
     pthread_mutex_lock(&s->mutex);
     s->closed = true;
     pthread_mutex_unlock(&s->mutex);
+    turn_leave(&s->sockets->turns, &s->turn);
     peer_leave(&s->budget);
     socket_unlink(s);
     net_socket_unref(s);
@@ -410,6 +481,7 @@ struct net_sockets *net_sockets_create(const struct net_sockets_options *options
     sockets->options = *options;
     sockets->addresses = address_counts_open(options->max_per_address);
     pthread_mutex_init(&sockets->mutex, NULL);
+    turns_init(&sockets->turns, options->shared_calls, clock_now_us());
     return sockets;
 }
 
@@ -417,6 +489,7 @@ void net_sockets_unref(struct net_sockets *sockets)
 {
     if (!sockets || atomic_fetch_sub(&sockets->refs, 1) != 1) return;
     address_counts_close(sockets->addresses);
+    turns_fini(&sockets->turns);
     pthread_mutex_destroy(&sockets->mutex);
     free(sockets);
 }
@@ -459,11 +532,35 @@ void net_sockets_drop_call(struct net_sockets *sockets, const struct in6_addr *c
     address_counts_remove(sockets->addresses, client);
 }
 
+void net_sockets_start_turns(struct net_sockets *sockets, void (*wake)(void *owner), void *owner)
+{
+    turns_start(&sockets->turns, wake, owner);
+}
+
+void net_sockets_stop_turns(struct net_sockets *sockets)
+{
+    turns_stop(&sockets->turns);
+}
+
+int64_t net_sockets_turn_due_us(struct net_sockets *sockets)
+{
+    return turns_due_us(&sockets->turns);
+}
+
+void *net_sockets_next_turn(struct net_sockets *sockets, int64_t now_us)
+{
+    struct turn *turn = turns_next(&sockets->turns, now_us);
+    if (!turn) return NULL;
+    struct net_socket *s = (struct net_socket *)((char *)turn - offsetof(struct net_socket, turn));
+    calls_pay(s);
+    return s->holder;
+}
+
 void net_sockets_expire(struct net_sockets *sockets, int64_t now_us)
 {
     pthread_mutex_lock(&sockets->mutex);
     for (struct net_socket *s = sockets->first; s; s = s->next) {
-        if (atomic_load(&s->unfinished_us) < now_us - NET_UNFINISHED_US)
+        if (atomic_load(&s->unfinished_us) < now_us - NET_UNFINISHED_US && !turn_waits(&sockets->turns, &s->turn))
             socket_refuse(s, "headers or a frame stay unfinished");
     }
     pthread_mutex_unlock(&sockets->mutex);

@@ -28,6 +28,7 @@ struct net_sockets_options {
     int port;                // for logs
     int max_per_address;     // connections of an address and calls of a client of trusted proxies; 0: no bound
     struct networks proxies; // trusted ones: their connections do not count
+    int shared_calls;        // cost of calls that connections without credit may open in 2 s, together (turns.h)
     bool proof;              // clients must show a key or token in a call; until then they share PEER_UNPROVEN_BYTES
 };
 
@@ -38,14 +39,23 @@ bool net_sockets_trust(const struct net_sockets *sockets, const struct in6_addr 
 // Returns true if the address gets no new connection for now, because its connections broke limits again and again.
 bool net_sockets_bar(struct net_sockets *sockets, const struct in6_addr *address, int64_t now_us);
 // Counts a connection, for its address. Returns false if the address has the maximum. Connections of trusted proxies do
-// not count, but each of their calls.
+// not count, but each of their calls does.
 bool net_sockets_count_connection(struct net_sockets *sockets, const struct in6_addr *address);
 void net_sockets_drop_connection(struct net_sockets *sockets, const struct in6_addr *address);
 // Counts a call for the address of its client.
 bool net_sockets_count_call(struct net_sockets *sockets, const struct in6_addr *client);
 void net_sockets_drop_call(struct net_sockets *sockets, const struct in6_addr *client);
-// Ends connections with a frame, header block or preface that is unfinished for NET_UNFINISHED_US.
+// Ends connections with a frame, header block or preface that is unfinished for NET_UNFINISHED_US, unless they wait for
+// their turn.
 void net_sockets_expire(struct net_sockets *sockets, int64_t now_us);
+
+// Connections that have to wait for their turn to open calls (turns.h). The listener calls net_sockets_next_turn() at
+// net_sockets_turn_due_us(), and after `wake`, until it returns NULL. The result is the `holder` of a socket whose
+// first calls had to wait. They are paid now.
+void net_sockets_start_turns(struct net_sockets *sockets, void (*wake)(void *owner), void *owner);
+void net_sockets_stop_turns(struct net_sockets *sockets); // no connection waits any more
+int64_t net_sockets_turn_due_us(struct net_sockets *sockets);
+void *net_sockets_next_turn(struct net_sockets *sockets, int64_t now_us);
 
 // Checks what is received and sent on `fd` from now on, until `fd` is closed. The socket takes ownership of `ssl`
 // (NULL: plain text). The caller has counted the connection for `address`; the socket removes it from the counts at its
@@ -55,7 +65,10 @@ struct net_socket *net_socket_open(struct net_sockets *sockets, int fd, SSL *ssl
 // The listener receives the first bytes (net_socket_receive()) and keeps them until C-core may have the connection.
 void net_socket_keep(struct net_socket *socket, size_t early_bytes); // counts the kept bytes in the memory budget
 bool net_socket_may_pass(struct net_socket *socket);                 // as frames_may_pass()
-void net_socket_pass(struct net_socket *socket);                     // C-core receives from now on
+// Pays for the calls in these bytes. Returns false if they have to wait for their turn. Then the listener reads nothing
+// until net_sockets_next_turn() returns `holder`.
+bool net_socket_pay(struct net_socket *socket, void *holder);
+void net_socket_pass(struct net_socket *socket); // C-core receives from now on
 
 // Finds the socket that carries a call. `core_peer` is C-core's name for the call's peer. Returns NULL if the socket is
 // closed. The caller unreferences the socket.

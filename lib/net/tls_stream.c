@@ -30,6 +30,10 @@ static int bio_read(BIO *bio, char *to, int size)
 {
     struct net_tls_stream *s = stream_of(bio);
     if (size <= 0) return 0;
+    if (s->paused) {
+        errno = EAGAIN;
+        return ssl_bio_result(bio, -1, BIO_FLAGS_READ);
+    }
     ssize_t n = recv(s->fd, to, (size_t)size, 0);
     struct pollfd end = {.fd = s->fd, .events = POLLRDHUP}; // the end of the input that came with the last bytes
     s->drained = n > 0 && n < size && poll(&end, 1, 0) == 0;
@@ -104,7 +108,7 @@ char *net_tls_peer_name(const SSL *ssl)
 static void count_record(int writing, int version, int type, const void *bytes, size_t size, SSL *ssl, void *argument)
 {
     struct net_tls_stream *stream = argument;
-    if (writing || type != SSL3_RT_HEADER || ++stream->n_records <= RECORDS_MAX) return;
+    if (writing || type != SSL3_RT_HEADER || ++stream->n_records <= RECORDS_MAX + 1) return; // one more may have data
     shutdown(stream->fd, SHUT_RDWR);
 }
 

@@ -14,6 +14,7 @@ char *net_tls_peer_name(const SSL *ssl);
 struct net_tls_stream {
     SSL *ssl;       // owned; NULL: plain text
     int fd;         // the socket
+    bool paused;    // reads take nothing from the socket, only records that OpenSSL has already
     bool drained;   // the last read emptied the socket; further bytes raise a new event
     int n_records;  // records received since the client's last data bytes
     bool half_sent; // OpenSSL keeps a record that the socket has not taken whole

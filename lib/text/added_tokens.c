@@ -23,7 +23,9 @@ enum status added_set_init(struct added_set *set, struct added_token *tokens, in
         if (i && !compare_contents(&tokens[i - 1], &tokens[i]))
             return status_fail(STATUS_DATA, "added_tokens: ids %d and %d have the same content", tokens[i - 1].id,
                                tokens[i].id);
-        set->starts[(unsigned char)tokens[i].content[0]] = true;
+        unsigned char first = (unsigned char)tokens[i].content[0];
+        set->starts[first] = true;
+        set->only_start = i == 0 || set->only_start == first ? first : -1;
     }
     return STATUS_OK;
 }
@@ -98,13 +100,25 @@ static bool touches_word(const struct text_span *span, size_t start, size_t end)
     return end < span->n && unicode_is_word(utf8_decode(span->text + end, &length));
 }
 
+// Returns the first byte at or after `at` with which a token may start, or the end of the text.
+static size_t next_start(const struct added_set *set, const struct text_span *span, size_t at)
+{
+    if (set->n == 0) return span->n;
+    if (set->only_start >= 0) {
+        const char *found = memchr(span->text + at, set->only_start, span->n - at);
+        return found ? (size_t)(found - span->text) : span->n;
+    }
+    while (at < span->n && !set->starts[(unsigned char)span->text[at]])
+        at++;
+    return at;
+}
+
 enum status added_set_search(const struct added_set *set, const struct text_span *span, size_t from,
                              const struct special_policy *policy, struct pattern_scratch *work,
                              struct added_match *match_p, bool *found_p)
 {
     *found_p = false;
-    for (size_t at = from; set->n && at < span->n; at++) {
-        if (!set->starts[(unsigned char)span->text[at]]) continue;
+    for (size_t at = from; (at = next_start(set, span, at)) < span->n; at++) {
         size_t depth, length;
         const struct added_token *token = longest_at(set, span, at, policy, &depth);
         TRY(pattern_scratch_spend(work, depth));

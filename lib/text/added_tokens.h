@@ -27,6 +27,7 @@ struct added_set {
     struct added_token *tokens; // owned
     int n;
     bool starts[256]; // true for the first byte of each content
+    int only_start;   // the first byte of all contents, or -1 if they have several
 };
 
 // Takes ownership of `tokens` [n] and sorts them. Returns DATA if two tokens have the same content.

@@ -24,5 +24,5 @@ struct client_options {
              "quality-at-least:Q, with a least quality; keep-at-least:R, with a least keep rate; required"},           \
     {.name = "drafts-rule", .type = OPTION_CHOICE, .value = &(o).drafts_rule, .default_text = "auto",                  \
      .choices = DRAFT_MODES,                                                                                           \
-     .help = "off: no answer is drafted, whatever a request asks for, unless its API key has drafts=auto"}
+     .help = "off: no answer uses draft tokens, whatever a request asks for, unless its API key has drafts=auto"}
 // clang-format on

@@ -10,6 +10,7 @@
 #include <string.h>
 
 #include "lib/base/mem.h"
+#include "lib/text/pattern_scan.h"
 #include "lib/text/unicode.h"
 
 #define PATTERN_LIMIT_BYTES 65536
@@ -28,7 +29,8 @@ enum { DEPTH_MAX = 10000000, HEAP_MAX_KIB = 256 << 10 };
 #define CALLOUT "(?C)"
 
 struct pattern {
-    pcre2_code *code; // NULL: a literal
+    pcre2_code *code;                // NULL: a literal
+    const struct pattern_scan *scan; // runs instead of `code`, or NULL
     char *source;
     size_t n;      // bytes of the literal
     uint64_t work; // units of work for each callout and each byte
@@ -325,8 +327,10 @@ enum status pattern_open_regex(const char *source, struct pattern **pattern_p)
     bytes_free(&t.out);
     if (status) return status;
     *pattern_p = mem_alloc(sizeof **pattern_p);
-    **pattern_p = (struct pattern){
-        .code = code, .source = mem_string(source), .work = 1 + n / WORK_SOURCE_BYTES + t.repeats / WORK_REPEATS};
+    **pattern_p = (struct pattern){.code = code,
+                                   .scan = pattern_scan_find(source),
+                                   .source = mem_string(source),
+                                   .work = 1 + n / WORK_SOURCE_BYTES + t.repeats / WORK_REPEATS};
     return STATUS_OK;
 }
 
@@ -445,6 +449,12 @@ static enum status walk_match(struct pattern_walk *walk, size_t *start_p, size_t
 enum status pattern_walk_next(struct pattern_walk *walk, size_t *start_p, size_t *end_p, bool *found_p)
 {
     *found_p = false;
+    if (walk->pattern->scan) {
+        *start_p = walk->from;
+        *found_p = walk->from < walk->n;
+        if (*found_p) *end_p = walk->from = pattern_scan_match(walk->pattern->scan, walk->text, walk->n, walk->from);
+        return STATUS_OK;
+    }
     while (walk->from <= walk->n) {
         size_t start, end;
         bool found;

@@ -262,7 +262,8 @@ static enum status read_merges(struct tokenizer *t, const json_t *merges)
         bytes_add(&joined, part[1], length[1]);
         struct merge merge = {.left = vocabulary_find(&spelled, part[0], length[0]),
                               .right = vocabulary_find(&spelled, part[1], length[1]),
-                              .result = vocabulary_find(&spelled, joined.data, joined.n)};
+                              .result = vocabulary_find(&spelled, joined.data, joined.n),
+                              .rank = (uint32_t)i};
         if (merge.left < 0 || merge.right < 0 || merge.result < 0) {
             status = status_fail(STATUS_DATA, "model.merges[%zu]: \"%.*s\" is not in model.vocab", i,
                                  merge.left < 0    ? (int)length[0]
@@ -277,7 +278,7 @@ static enum status read_merges(struct tokenizer *t, const json_t *merges)
         // not spelled in bytes.
         const char *const *token = (const char *const *)t->bpe.vocabulary.token;
         if (t->special[merge.result] || !token[merge.left] || !token[merge.right] || !token[merge.result]) continue;
-        status = bpe_merge_add(&t->bpe, (uint32_t)i, merge);
+        status = bpe_merge_add(&t->bpe, merge);
     }
     bytes_free(&joined);
     vocabulary_fini(&spelled);
@@ -300,7 +301,7 @@ static enum status read_model(struct tokenizer *t, const json_t *model)
     if (unknown && t->bpe.unknown < 0)
         return status_fail(STATUS_DATA, "model.unk_token \"%.64s\" is not in model.vocab", unknown);
     TRY(read_merges(t, merges));
-    bpe_find_self_encoded(&t->bpe, ignore_merges, t->special);
+    bpe_complete(&t->bpe, ignore_merges, t->special);
     return STATUS_OK;
 }
 

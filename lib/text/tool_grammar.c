@@ -71,8 +71,8 @@ static enum status add_calls(const struct tool_choice *choice, const char *membe
     return status_fail(STATUS_INVALID, "tool_choice: no tool has the name '%.64s'", choice->name ? choice->name : "");
 }
 
-// Adds the schema of an answer without calls. Two JSON grammars that begin alike are too much for llguidance, so that
-// in this form of calls one schema describes both.
+// Adds the schema of an answer without calls. llguidance cannot handle two JSON grammars that begin alike, so in this
+// form of calls one schema describes both.
 static enum status add_format(const char *format, json_t *root, json_t *calls)
 {
     char place[] = "#/$defs/format";

@@ -64,6 +64,44 @@ bool unicode_is_space(int32_t c)
            c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F || c == 0x3000;
 }
 
+// Characters that Unicode 15.1 and 16 added.
+struct range {
+    int32_t first, last;
+};
+
+static const struct range new_letters[] = {
+    {0x1C89, 0x1C8A},   {0xA7CB, 0xA7CD},   {0xA7DA, 0xA7DC},   {0x105C0, 0x105F3}, {0x10D4A, 0x10D65},
+    {0x10D6F, 0x10D85}, {0x10EC2, 0x10EC4}, {0x11380, 0x11389}, {0x1138B, 0x1138B}, {0x1138E, 0x1138E},
+    {0x11390, 0x113B5}, {0x113B7, 0x113B7}, {0x113D1, 0x113D1}, {0x113D3, 0x113D3}, {0x11BC0, 0x11BE0},
+    {0x13460, 0x143FA}, {0x16100, 0x1611D}, {0x16D40, 0x16D6C}, {0x18CFF, 0x18CFF}, {0x1E5D0, 0x1E5ED},
+    {0x1E5F0, 0x1E5F0}, {0x2EBF0, 0x2EE5D}};
+static const struct range new_numbers[] = {{0x10D40, 0x10D49}, {0x116D0, 0x116E3}, {0x11BF0, 0x11BF9},
+                                           {0x16130, 0x16139}, {0x16D70, 0x16D79}, {0x1CCF0, 0x1CCF9},
+                                           {0x1E5F1, 0x1E5FA}};
+
+// Returns true if the category of `c` is one of `first` to `last`, or if `c` is in one of the ranges [n].
+static bool has_category(int32_t c, int first, int last, const struct range *ranges, size_t n)
+{
+    int category = utf8proc_category(c);
+    if (category != UTF8PROC_CATEGORY_CN) return category >= first && category <= last;
+    for (size_t i = 0; i < n; i++)
+        if (c >= ranges[i].first && c <= ranges[i].last) return true;
+    return false;
+}
+
+bool unicode_is_letter(int32_t c)
+{
+    if (c >= 0x4E00 && c <= 0x9FFF) return true; // the most frequent ideographs
+    return has_category(c, UTF8PROC_CATEGORY_LU, UTF8PROC_CATEGORY_LO, new_letters,
+                        sizeof new_letters / sizeof *new_letters);
+}
+
+bool unicode_is_number(int32_t c)
+{
+    return has_category(c, UTF8PROC_CATEGORY_ND, UTF8PROC_CATEGORY_NO, new_numbers,
+                        sizeof new_numbers / sizeof *new_numbers);
+}
+
 bool unicode_is_word(int32_t c)
 {
     if (c == 0x200C || c == 0x200D) return true; // zero-width joiners

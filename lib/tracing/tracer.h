@@ -2,7 +2,7 @@
 // Sends the records of requests to an OpenTelemetry collector, with OTLP over gRPC (opentelemetry.io/docs/specs/otlp).
 //
 // A record waits in a bounded queue for the tracer's own thread, which sends batches. A batch is sent as soon as it is
-// full, or a second after its first record. If the collector is down or busy, the thread tries again after 1, 2, 4...
+// full, or `batch_ms` after its first record. If the collector is down or busy, the thread tries again after 1, 2, 4...
 // seconds, up to 30 seconds for a batch, and then drops the batch. When the queue is full, new records are dropped. So
 // a collector never slows a request down, and uses a bounded amount of memory.
 //

@@ -6,8 +6,7 @@
 //   RUN       starts the requests of the input that have no answer yet, and stores their answers
 //   REST      writes an error for each request without an answer (cancelled and expired batches)
 //   SEAL      syncs the results, and saves that they are complete
-//   ADOPT     makes them files of the tenant, and saves the final state
-//   DONE      the job may be freed
+//   ADOPT makes the results files of the tenant, and saves the final state DONE the job may be freed
 //
 // A restart continues at the phase that the record and the results show. Each phase may run again after a crash. If the
 // disk is full in RUN or REST, the batch fails with its answers so far. In other phases the step is tried again later.

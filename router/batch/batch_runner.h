@@ -34,8 +34,8 @@ struct batch_start {
 };
 enum { BATCH_REQUEST_ID_ROOM = 40 };
 
-// Bounds of the requests in flight at present. At `most` requests no further one is started. Over `end_above` the
-// ones started last are ended, and start again later.
+// Bounds of the requests in flight at present. No request is started while `most` requests are in flight. If more than
+// `end_above` are in flight, the requests started last are ended, and start again later.
 struct batch_window {
     int most, end_above;
 };

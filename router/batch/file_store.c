@@ -105,10 +105,10 @@ static enum status check_bytes(struct file_store *store, const char *tenant, uin
 {
     const struct file_store_options *o = &store->o;
     if (use_of(store, tenant)->bytes + bytes > o->tenant_bytes)
-        return status_fail(STATUS_EXHAUSTED, "your files and results have their limit of %llu MiB: delete files",
+        return status_fail(STATUS_EXHAUSTED, "your files and results may have %llu MiB together: delete files",
                            (unsigned long long)o->tenant_bytes >> 20);
     if (store->bytes + bytes > o->total_bytes)
-        return status_fail(STATUS_EXHAUSTED, "the files of all tenants have their limit of %llu MiB: try again later",
+        return status_fail(STATUS_EXHAUSTED, "the files of all tenants may have %llu MiB together: try again later",
                            (unsigned long long)o->total_bytes >> 20);
     return STATUS_OK;
 }

@@ -5,9 +5,9 @@
 //
 // - A bin is a set of requests that is sent to one node in one message, to be computed together. Bins follow
 //   dataset-level prepacking (arXiv 2404.09529): whenever a node has room, one bin is filled from all requests that
-//   wait for its role, and dispatched (late binding). The other requests stay packable. Speculators get whole prompts,
-//   worker groups get kept tokens. A request that has waited for max_wait goes into the next bin, so packing delays no
-//   request without bound. sched/bin_planner.h lists the rules.
+//   wait for its role, and dispatched (late binding). The other requests can be packed with later arrivals. Speculators
+//   get whole prompts, worker groups get kept tokens. A request that has waited for max_wait goes into the next bin, so
+//   packing delays no request without bound. sched/bin_planner.h lists the rules.
 // - The core learns the cost of each node's passes from its reports. This cost decides four things: which requests are
 //   speculated, which requests are refused because they would miss their deadline, which node gets a bin, and how large
 //   the bin has to be (sched/estimate.h).

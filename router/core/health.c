@@ -19,8 +19,9 @@ enum {
     SLOW_PASSES = 16,  // passes that a node computes after its admission before it may be ejected as slow
     STALL_PASSES = 4,  // a node hangs only after this many times the expected time of its longest pass
     DOUBLINGS_MAX = 5, // most doublings of eject_us
-    // A worker group has to return some result within SILENCE_STALLS times stall_us and ROW_US for each row that it has
-    // to compute. Each single request may take SILENCE_TIMES as long, because others may keep it waiting.
+    // A worker group has to return some result within SILENCE_STALLS times stall_us plus ROW_US for each row that it
+    // has to compute. A single request may go without a result SILENCE_TIMES as long, because others may keep it
+    // waiting.
     SILENCE_STALLS = 10,
     SILENCE_TIMES = 10,
     ROW_US = 10000,

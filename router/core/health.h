@@ -9,8 +9,8 @@
 //   ejected when it attaches again.
 // - A node has lost requests if its heartbeat counts fewer requests than it has to answer. It counts as hung
 // immediately.
-// - A worker group that returns no result for ten times `stall_us` and 10 ms for each row, or none for one request for
-//   ten times as long, hangs as well, even if it reports progress.
+// - A worker group also hangs, even if it reports progress, if it returns no result for ten times `stall_us` plus 10 ms
+//   for each row, or no result of one of its requests for ten times that.
 // - A speculator that answers a request too late (score timeout) is ejected. If it has made no progress since it got
 //   the request, it counts as hung.
 // - A node that is ten times slower than the median of its peers is ejected and finishes its requests. Peers are nodes

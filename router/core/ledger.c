@@ -207,7 +207,7 @@ void ledger_placed(struct ledger *ledger, struct request *r, struct core_node *n
     r->sched.placed_tokens = r->usage.completion_tokens;
     r->sched.free_rows = 0;
     if (!on_worker(r)) return;
-    if (!r->shadow) r->sched.tenant_queue->slots++;
+    if (!r->shadow) tenant_queue_add_slots(r->sched.tenant_queue, 1);
     ledger->running++;
     ledger->background += r->spec.background;
     waiting_add(ledger, r, -1);
@@ -269,7 +269,7 @@ void ledger_left_node(struct ledger *ledger, struct request *r)
     node_index_note_change(&a->node->sched);
     if (on_worker(r)) {
         set_share(r, 0);
-        if (!r->shadow) r->sched.tenant_queue->slots--;
+        if (!r->shadow) tenant_queue_add_slots(r->sched.tenant_queue, -1);
         ledger->running--;
         ledger->background -= r->spec.background;
         waiting_add(ledger, r, 1);

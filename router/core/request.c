@@ -111,6 +111,7 @@ void request_free(struct request *r)
     logit_bias_free(&r->spec.sampling.logit_bias);
     grammar_spec_free(&r->spec.sampling.grammar);
     free(r->spec.tenant);
+    free(r->spec.cache_salt);
     free(r->kept);
     conversation_free(r->conversation);
     free(r->importance);
@@ -137,6 +138,7 @@ void request_copy_spec(const struct request *from, struct request *to)
     to->spec.sampling.logit_bias = logit_bias_copy(&spec->sampling.logit_bias);
     to->spec.sampling.grammar = grammar_spec_copy(&spec->sampling.grammar);
     to->spec.tenant = mem_string(spec->tenant);
+    to->spec.cache_salt = mem_string(spec->cache_salt);
 }
 
 int64_t request_queue_tokens(const struct request *r)

@@ -42,7 +42,7 @@ enum skip_reason {
     SKIP_OFF,          // prefill mode off, set by the request or by the router's default
     SKIP_KEEP_ALL,     // keep_rate or quality 1
     SKIP_SHORT,        // with mode auto: the prompt has fewer than min_tokens tokens
-    SKIP_COST,         // with mode auto: speculation is predicted to bring the first token no sooner
+    SKIP_COST,         // with mode auto: the first token is not predicted clearly sooner, or costs are unknown
     SKIP_UNCALIBRATED, // a quality is asked for, and the speculators have no calibration for it
     SKIP_UNSURE,       // the prompt was scored, but no keep rate is likely enough to reach the quality
     SKIP_FALLBACK,     // answers of requests like this one did not agree with the whole prompt (shadow.h)

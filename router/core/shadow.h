@@ -2,9 +2,9 @@
 // Shadows watch pruning in production. A share of the pruned requests gets a shadow: one more pass over the whole
 // prompt, after the client has its answer. The shadow is a request of the router itself. Its prompt is the whole prompt
 // and the pruned answer, and it asks for the log-probabilities of the answer's tokens and for one token more. So a
-// single prefill shows where greedy decoding of the whole prompt would have given another token: a token with rank 1 is
-// the one that greedy decoding gives after the tokens before it. The token more shows if the whole prompt's answer
-// ends, too. If the answer was sampled, only its log-probability is known.
+// single prefill shows where greedy decoding of the whole prompt would have given another token: greedy decoding gives
+// the token with rank 1. The additional token shows whether the whole prompt's answer ends at the same place. If the
+// answer was sampled, only its log-probability is known.
 //
 // - Requests are chosen by a hash of their id. At most `per_s` shadows are made in a second.
 // - A shadow waits outside the queue, in a list of at most SHADOW_PENDING_MAX shadows and SHADOW_TOKENS_MAX tokens, and

@@ -33,6 +33,7 @@ struct metrics_snapshot {
     int64_t tokenise_waiting;   // messages waiting to be tokenised
     uint64_t log_lines_dropped; // by this process
     struct peer_budget peers[PEER_CLASSES];
+    uint64_t connections_delayed; // times that a gRPC connection waited before it could open more calls
     struct http_server_status http;
     struct batch_metrics batch;
     struct trace_counts trace; // zeros if requests are not traced

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Packs bins online. A bin is a set of requests that is sent to one node in one message. Whenever a node has room, the
-// planner fills one bin for it from the whole waiting set. The other requests stay packable with later arrivals
+// planner fills one bin for it from the whole waiting set. The other requests can be packed with later arrivals
 // (dataset-level prepacking, arXiv 2404.09529, applied to a queue). If no request arrives meanwhile, this is first-fit
 // decreasing. The rules of admission follow, each with the test that fails if the rule is broken:
 //
@@ -15,8 +15,8 @@
 //    A node computes one long prompt at a time.
 //       check_long_prompts: short_prompts_have_their_first_token_two_passes_after_two_long_ones
 // 4. Overdue requests go first, by due time. They get the whole bin if all of them fit. Otherwise they get half of its
-//    rows and slots. A tenant that holds less of the worker groups than the tenant of the first overdue request
-//    precedes it, if it is next by rule 6: preemption (preemption.h) would give it the place anyway.
+//    rows and slots. The tenant that is next by rule 6 goes before the first overdue request if it holds less of the
+//    worker groups than that request's tenant: preemption (preemption.h) would give it the place anyway.
 //       check_preemption: a_freed_slot_goes_to_the_tenant_that_holds_less; check_core_bins:
 //       no_stream_starves_low_priorities; check_scarce_slots: of_several_free_slots_half_go_to_...
 // 5. The remaining requests go by priority, the highest first.

@@ -20,12 +20,19 @@ static int tokens_since_placed(const struct sched_request *running)
     return running->usage->completion_tokens - running->placed_tokens;
 }
 
+// Returns true unless the running request waited until it was overdue and has few new tokens since then. A higher class
+// would otherwise delay its first token a second time.
+static bool has_had_turn(const struct sched_request *running)
+{
+    return !running->was_overdue || tokens_since_placed(running) >= PREEMPT_TOKENS;
+}
+
 // Returns true if a request of `queue` that takes the share `more` of a group may take the place of `running`, which is
 // on a worker group. Requests of the same tenant queue that leave as well take the share `less`.
 static bool is_fair(const struct tenant_queue *queue, double more, const struct sched_request *running, double less)
 {
     const struct tenant_queue *other = running->tenant_queue;
-    if (class_of(queue) > class_of(other)) return true;
+    if (class_of(queue) > class_of(other) && has_had_turn(running)) return true;
     if (queue->level < other->level || strcmp(queue->tenant, other->tenant) == 0) return false;
     bool holds_less = tenant_queue_holds_less(queue, more, other, less + running->share);
     if (queue->slots == 0 && holds_less) return true;
@@ -43,6 +50,44 @@ static bool is_due(const struct sched_request *running)
     int64_t tokens = (int64_t)PREEMPT_TOKENS << (n <= DOUBLINGS_MAX ? n - 1 : DOUBLINGS_MAX);
     int64_t of_rows = sched_request_rows(running) / ROWS_PER_TOKEN;
     return tokens_since_placed(running) >= (tokens > of_rows ? tokens : of_rows);
+}
+
+// Returns true if the reservation is for a request of a tenant that holds more, after `queue` gets the share `more`.
+static bool overrules(const struct reservation *reservation, const struct tenant_queue *queue, double more)
+{
+    const struct tenant_queue *other = reservation->request->tenant_queue;
+    return other != queue && other->level <= queue->level && tenant_queue_holds_less(queue, more, other, 0);
+}
+
+// Returns the smallest share of a worker group that a request takes.
+static double least_share(const struct sched_view *view)
+{
+    double least = 1;
+    for (const struct sched_node *node = view->nodes; node; node = node->next)
+        if (node->role == NODE_WORKER && sched_node_share(node, 0) < least) least = sched_node_share(node, 0);
+    return least;
+}
+
+// Returns true if is_fair() may hold for some running request of `other`. A search is in vain otherwise.
+static bool may_be_fair(const struct tenant_queue *queue, double least, const struct tenant_queue *other)
+{
+    if (class_of(queue) > class_of(other)) return true;
+    if (queue == other || queue->level < other->level) return false;
+    bool holds_less = tenant_queue_holds_less(queue, least, other, 0);
+    bool is_next = queue->level > other->level || queue->served <= other->served;
+    return queue->slots == 0 ? holds_less || is_next : holds_less && is_next;
+}
+
+// Returns true if a search for the queue may find something: a request to preempt, or a reservation to overrule.
+static bool may_preempt(const struct sched_view *view, const struct tenant_queue *queue, double least,
+                        uint64_t *scan_cost)
+{
+    if (view->reservation.node && overrules(&view->reservation, queue, least)) return true;
+    for (const struct tenant_queue *other = queue->owner->holders; other; other = other->holder_next) {
+        ++*scan_cost;
+        if (may_be_fair(queue, least, other)) return true;
+    }
+    return false;
 }
 
 // --- the requests that leave a node
@@ -113,10 +158,7 @@ static struct sched_request *next_leaving(const struct search *s, double more, i
 // Returns true if the node has a place for the request but is reserved for a request of a tenant that holds more.
 static bool only_reserved(const struct search *s, double more)
 {
-    const struct reservation *reservation = &s->view->reservation;
-    return reservation->node == s->node && reservation->request->tenant_queue != s->queue &&
-           reservation->request->tenant_queue->level <= s->queue->level &&
-           tenant_queue_holds_less(s->queue, more, reservation->request->tenant_queue, 0);
+    return s->view->reservation.node == s->node && overrules(&s->view->reservation, s->queue, more);
 }
 
 // Chooses the requests that leave the node for `r`. Returns false if no allowed choice makes room.
@@ -130,7 +172,8 @@ static bool make_room(struct search *s, const struct sched_request *r)
     s->rows = 0;
     while (slots < 1 || blocks < needed) {
         int64_t missing = needed > blocks ? needed - blocks : 0;
-        struct sched_request *next = s->found->n_leaving < PREEMPT_MAX ? next_leaving(s, more, missing) : NULL;
+        bool goes_on = s->found->n_leaving < PREEMPT_MAX && s->found->scan_cost < SCAN_MAX;
+        struct sched_request *next = goes_on ? next_leaving(s, more, missing) : NULL;
         if (!next) return false;
         s->found->leaving[s->found->n_leaving++] = next;
         s->rows += sched_request_rows(next);
@@ -150,9 +193,10 @@ static bool may_ask(const struct sched_view *view, const struct sched_node *node
 static bool search_node(struct search *s)
 {
     const struct sched_node *node = s->node;
+    int64_t blocks = sched_index_blocks(node, node->limits.kv_blocks);
     const struct request_need room = {
         .rows = node->account.long_prompts ? (int)sched_node_pass_rows(node) : INT_MAX,
-        .blocks = (int)sched_index_blocks(node, node->limits.kv_blocks),
+        .blocks = (int)(blocks < INT_MAX ? blocks : INT_MAX),
         .context = node->limits.context_tokens,
     };
     struct sched_request *r = length_index_longest(&s->queue->packable, &room);
@@ -166,18 +210,16 @@ static bool search_node(struct search *s)
 // Chooses the node with the fewest rows to compute again.
 static void search_nodes(const struct sched_view *view, struct tenant_queue *queue, struct preemption *best)
 {
-    struct preemption found = {.queue = queue};
+    struct preemption found = {.queue = queue, .scan_cost = best->scan_cost};
     int64_t rows = INT64_MAX;
-    uint64_t scan_cost = best->scan_cost;
-    for (const struct sched_node *node = view->nodes; node && scan_cost + found.scan_cost < SCAN_MAX;
-         node = node->next) {
+    for (const struct sched_node *node = view->nodes; node && found.scan_cost < SCAN_MAX; node = node->next) {
         struct search s = {.view = view, .node = node, .queue = queue, .found = &found};
         if (!may_ask(view, node) || !search_node(&s) || s.rows >= rows) continue;
         found.node = node;
         rows = s.rows;
         *best = found;
     }
-    best->scan_cost = scan_cost + found.scan_cost;
+    best->scan_cost = found.scan_cost;
 }
 
 void preemption_choose(const struct sched_view *view, struct waiting_set *set, struct preemption *preemption)
@@ -185,12 +227,13 @@ void preemption_choose(const struct sched_view *view, struct waiting_set *set, s
     const struct request_need any = {INT_MAX, INT_MAX, INT_MAX};
     *preemption = (struct preemption){.node = NULL};
     if (set->tenants.n < 2 || set->policy != BIN_DATASET) return;
+    const double least = least_share(view);
     for (int level = PRIORITY_LEVELS - 1; level >= 0 && !preemption->node; level--) {
         struct tenant_queue *aside = NULL, *queue;
         for (int i = 0; i < QUEUES_MAX && !preemption->node; i++) {
             if (!(queue = tenant_queues_next(&set->tenants, level, &any))) break;
             preemption->scan_cost++;
-            search_nodes(view, queue, preemption);
+            if (may_preempt(view, queue, least, &preemption->scan_cost)) search_nodes(view, queue, preemption);
             tenant_queue_set_aside(queue, &aside);
         }
         tenant_queues_resume(aside);

@@ -40,6 +40,7 @@ struct request_spec {
     bool background;
     size_t held_bytes; // memory that the front holds for the request: stop strings, or texts to compress
     char *tenant;      // owned, may be NULL
+    char *cache_salt;  // the client's own part of prefix_salt; owned, may be NULL
     // identifies the tenant of the API key; request ids are unique per owner; 0: the router uses no keys
     uint64_t owner;
     uint64_t prefix_salt; // requests with different salts share no KV blocks
@@ -110,7 +111,7 @@ struct sched_request {
     // Accounts: the KV blocks on its node, and its part of `held` of its tenant queue.
     const struct prefix_run *run; // prompt blocks that the request holds in the node's prefix record; NULL: none
     int own_blocks;               // KV blocks that the request is expected to need in addition to `run`
-    double share;                 // share of its worker group, see sched_node_share(); 0: it is on none
+    double share;                 // share of its worker group, see sched_node_share(); 0: not on a worker group
     int placed_tokens;            // number of generated tokens when it was dispatched last
     int free_rows;                // rows that its tenant is not charged for at the next pick, after a preemption
 
@@ -118,6 +119,7 @@ struct sched_request {
     struct tenant_queue *tenant_queue; // also kept while the request is on a node, to charge its tenant
     int64_t due_us;                    // latest time at which it should be dispatched; 0: immediately
     bool overdue;                      // true: due_us has passed, so it goes into the next bin, whatever its priority
+    bool was_overdue;                  // true: it was overdue when a bin picked it last
     bool packable;                     // true: the request is in the indexes, so that a bin may pick it
     uint64_t joined;                   // waiting_set.joined when the request last became packable or overdue
     uint64_t tree_weight;              // keyed hash of `number`, see request_tree.h

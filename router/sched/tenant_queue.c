@@ -81,7 +81,7 @@ struct tenant_queue *tenant_queue_acquire(struct tenant_queues *queues, const st
 void tenant_queue_release(struct tenant_queue *queue)
 {
     if (!queue || --queue->refs) return;
-    assert(!queue->in_level);
+    assert(!queue->in_level && !queue->slots);
     struct tenant_queue **link = bucket_of(queue->owner, queue->tenant);
     while (*link != queue)
         link = &(*link)->next;
@@ -186,6 +186,23 @@ void tenant_queue_charge(struct tenant_queue *queue, double tokens)
     level_leave(queue);
     queue->served += tokens / queue->weight;
     if (in_level) level_enter(queue);
+}
+
+void tenant_queue_add_slots(struct tenant_queue *queue, int more)
+{
+    struct tenant_queue **first = &queue->owner->holders;
+    bool was_holder = queue->slots > 0;
+    queue->slots += more;
+    if (was_holder == (queue->slots > 0)) return;
+    if (!was_holder) {
+        queue->holder_prev = NULL;
+        queue->holder_next = *first;
+        if (*first) (*first)->holder_prev = queue;
+        *first = queue;
+        return;
+    }
+    *(queue->holder_prev ? &queue->holder_prev->holder_next : first) = queue->holder_next;
+    if (queue->holder_next) queue->holder_next->holder_prev = queue->holder_prev;
 }
 
 bool tenant_queue_holds_less(const struct tenant_queue *queue, double more, const struct tenant_queue *other,

@@ -2,8 +2,8 @@
 // Tenant queues: the waiting requests of one tenant and priority for one pool, and the fairness between them. Tenants
 // of one priority share capacity by tokens (virtual token counter, arXiv 2401.00588): the queue with the smallest
 // counter goes next. A queue that was empty starts at the counter of the active queues, so a tenant without requests
-// earns no credit. Only the waiting set uses these functions, except tenant_queue_charge() and tenant_queue_release().
-// One thread.
+// earns no credit. Only the waiting set uses these functions, except tenant_queue_charge(), tenant_queue_add_slots()
+// and tenant_queue_release(). One thread.
 #pragma once
 
 #include "lib/base/hash.h"
@@ -24,8 +24,9 @@ struct tenant_queue {
     struct length_index packable; // requests of the queue that may be packed
     double served;                // the virtual token counter: (rows dispatched + charge for output) / weight
     double weight;
-    double held;               // accounts: sum of the shares of worker groups that its requests take
-    int slots;                 // accounts: number of its requests on worker groups
+    double held; // accounts: sum of the shares of worker groups that its requests take
+    int slots;   // accounts: number of its requests on worker groups; see tenant_queue_add_slots()
+    struct tenant_queue *holder_prev, *holder_next; // links in tenant_queues.holders while slots > 0
     int n_picked;              // number of its requests in the bin being filled; the waiting set writes it
     struct tenant_queue *next; // next queue in the hash bucket
     // True while the queue is in the tree of its level: it has packable requests and is not set aside. The next three
@@ -53,6 +54,7 @@ struct tenant_queues {
     struct tenant_level levels[PRIORITY_LEVELS];
     struct tenant_queue **buckets; // by tenant
     size_t n_buckets;
+    struct tenant_queue *holders; // the queues that have requests on worker groups
     struct hash_key hash_key;
     int n;
     uint64_t last_number;
@@ -67,6 +69,9 @@ struct tenant_queue *tenant_queue_acquire(struct tenant_queues *queues, const st
 void tenant_queue_release(struct tenant_queue *queue);
 // Charges the tenant's counter; `tokens` may be negative.
 void tenant_queue_charge(struct tenant_queue *queue, double tokens);
+
+// Counts `more` requests of the queue on worker groups; it may be negative.
+void tenant_queue_add_slots(struct tenant_queue *queue, int more);
 
 // Returns true if `queue` holds no more than `other` for each unit of its weight after it gets `more`, and `other`
 // loses `less`, of a worker group.

@@ -200,6 +200,7 @@ void waiting_set_commit(struct waiting_set *set)
     for (int i = 0; i < set->n_picked; i++) {
         set->picked[i]->tenant_queue->last_picked = NULL;
         set->picked[i]->tenant_queue->n_picked = 0;
+        set->picked[i]->was_overdue = set->picked[i]->overdue;
         waiting_set_remove(set, set->picked[i]);
     }
     set->n_picked = 0;

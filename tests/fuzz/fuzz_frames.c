@@ -8,8 +8,8 @@
 
 #include "tests/fuzz/fuzz.h"
 
-enum { MAX_CALLS = 8, HEADER_BYTES = 4096, UNANSWERED = 30 };
-static const struct frames_limits limits = {MAX_CALLS, HEADER_BYTES, 16, 50, 10, 20, 10, UNANSWERED, 10};
+enum { MAX_CALLS = 8, HEADER_BYTES = 4096, UNANSWERED = 30, FREE = 4 };
+static const struct frames_limits limits = {MAX_CALLS, HEADER_BYTES, 16, 50, 10, 20, 10, UNANSWERED, 10, FREE};
 
 struct result {
     enum frames_found found;
@@ -29,6 +29,7 @@ static void check(const struct frames *f)
     }
     FUZZ_CHECK(n == f->n_calls && n <= MAX_CALLS && held == f->held_bytes);
     FUZZ_CHECK(f->unanswered.left <= UNANSWERED);
+    FUZZ_CHECK(f->credit >= 0 && f->credit <= UNANSWERED && f->unpaid >= 0);
     FUZZ_CHECK(f->headers.table_bytes <= HEADER_TABLE_BYTES && f->headers.n <= HEADER_TABLE_ENTRIES);
 }
 

@@ -7,7 +7,7 @@
 #   --pieces N   run N pieces, each of the target with the least time in the log; default: one piece of every target
 #   --seed N     draw the same inputs in every run; default: different ones each time
 #   --no-log     leave the log as it is
-#   --merge      write a minimal set of inputs to corpus/TARGET.zip: they reach code that the corpus does not reach
+#   --merge      write to corpus/TARGET.zip a minimal set of inputs that reach code which corpus/TARGET does not reach
 # Seeds are the files in corpus/TARGET and the inputs of earlier runs in corpus/TARGET.zip.
 # Inputs that reach new code are added to $FUZZ_FOUND/TARGET. An input that fails is stored as $FUZZ_FOUND/failed/TARGET-*,
 # the time of its target is set to 0, and the exit code is 1.

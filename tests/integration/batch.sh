@@ -63,7 +63,7 @@ wait "$batch_pid" || fail "the batch failed when the router was started again"
 equal "$(sorted "$work/calm.jsonl")" "$(sorted "$work/out.jsonl")" "answers over a restart of the router"
 equal 2 "$(grep -c "trying again for up to 300 s" "$work/first.log")" "lines about the lost router"
 
-# It gives up, and a second run continues. The time before the loss does not count, though no row has ended for longer.
+# The batch gives up, and a second run continues. The limit of 1 s counts from the loss of the router, not from the last answer.
 rm "$work/out.jsonl"
 start third "${asking[@]}" --output "$work/out.jsonl" --reconnect-s 1
 batch_pid=$last_pid

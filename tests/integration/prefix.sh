@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # The prefix cache: a shared prefix is prefilled once, with the same answers; the next turn of a conversation reuses the
-# last one; mixed prefixes are dispatched one after the other; all KV blocks are free at the end.
+# last turn; prompts with different prefixes are dispatched prefix by prefix; all KV blocks are free at the end.
 . "$(dirname "$0")/lib.sh"
 
 jq '.vocab_size = 1536 | .max_position_embeddings = 4096' "$source_dir/tests/data/shapes/tiny.json" >"$work/main.json"

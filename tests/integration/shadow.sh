@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Shadows with real processes: answers of prompts that are hardly pruned agree with the whole prompt, those of prompts that
-# are pruned to a few tokens do not. Metrics and status show it, and only the latter fall back, which their answers tell.
+# are pruned to a few tokens do not. Metrics and status show both. Only the requests of the second kind fall back, and their
+# answers say so.
 . "$(dirname "$0")/lib.sh"
 
 choose_ports

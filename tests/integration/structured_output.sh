@@ -13,17 +13,8 @@ tests=$source_dir/tests/integration
 
 choose_ports
 http=http://127.0.0.1:$http_port
-# A template with the form of tool calls of Hermes and Qwen.
-cat >"$work/template.jinja" <<'E'
-{%- for tool in tools or [] %}{{ tool | tojson }}
-{% endfor %}
-{%- for message in messages %}{{ message.role }}: {{ message.content }}
-{%- for call in message.tool_calls or [] %}<tool_call>{{ call.function.arguments.city }}</tool_call>{% endfor %}
-{% endfor %}
-{%- if add_generation_prompt %}assistant:{% if enable_thinking is false %}<think></think>{% endif %}{% if open_thinking %}<think>{% endif %}{% endif %}
-E
 start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --prefill off --heartbeat-ms 500 \
-    --worker-grace-ms 600000 --chat-template "$work/template.jinja"
+    --worker-grace-ms 600000 --chat-template "$tests/tools.jinja"
 start_worker() {
     start worker "$bin/forepack-worker" --model "$main_model" --router "$node_server" --threads 1 "$@"
     worker_pid=$last_pid

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# One tenant's long answers fill both sequence slots, and more of them wait: another tenant has its answer while all of them
-# go on, and they have the same tokens as alone.
+# One tenant's long answers fill both sequence slots, and more of them wait: another tenant gets its answer
+# meanwhile, and the long answers have the same tokens as alone.
 . "$(dirname "$0")/lib.sh"
 
 start_up --workers 1 --speculators 0 --max-num-seqs 2

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sends the requests of Http11Probe, which are read from its checkout, to a server and judges the answers as it does.
+"""Sends the requests of Http11Probe, which are read from its checkout, to a server and judges the answers as the suite does.
 Usage: http11probe.py CHECKOUT PORT. Prints a line for each test that is not passed, and a line with the numbers."""
 import concurrent.futures
 import glob

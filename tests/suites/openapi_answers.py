@@ -60,7 +60,7 @@ REQUESTS = [
     ("/responses", {"input": "Hello", "previous_response_id": "resp_1"}),
 ]
 
-# Path, place and reason of differences that are right: OpenAI's servers send null there, which the schemas leave out.
+# Path, place and reason of differences that are accepted: OpenAI's servers send null there, which the schemas leave out.
 KNOWN = [
     ("/completions", r"choices/\d/finish_reason", "null in all events of a stream but the last"),
     ("/completions", r"choices/\d/logprobs/token_logprobs/0", "null for the first token of an echoed prompt"),

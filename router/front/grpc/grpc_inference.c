@@ -336,7 +336,7 @@ static struct abort_job *abort_job_create(struct rpc_call *call, const Forepack_
     struct abort_job *job = mem_alloc(sizeof *job);
     rpc_call_ref(call);
     job->call = call;
-    job->owner = grpc_is_operator(call) ? 0 : identity_prefix_salt(principal_tenant(grpc_principal(call)));
+    job->owner = grpc_is_operator(call) ? 0 : identity_prefix_salt(principal_tenant(grpc_principal(call)), "");
     for (size_t i = 0; i < m->n_request_ids; i++) {
         size_t size = strlen(m->request_ids[i]) + 1;
         if (size <= ID_ROOM) bytes_add(&job->ids, m->request_ids[i], size); // no request has a longer id

@@ -384,10 +384,12 @@ static enum status text_stream_read(const struct front *front, const Forepack__V
     return status;
 }
 
-// Reads the fields of a message that concern the queue. The caller has checked the tenant's name.
-static void queue_read(const char *tenant, int32_t priority, uint32_t ttft_deadline_ms, struct request_spec *spec)
+// Reads the fields of a message that concern the queue. The caller has checked the tenant's name and the salt.
+static void queue_read(const char *tenant, const char *cache_salt, int32_t priority, uint32_t ttft_deadline_ms,
+                       struct request_spec *spec)
 {
     spec->tenant = *tenant ? mem_string(tenant) : NULL;
+    spec->cache_salt = *cache_salt ? mem_string(cache_salt) : NULL;
     spec->priority = priority;
     if (ttft_deadline_ms) spec->ttft_deadline_us = spec->arrived_us + 1000 * (int64_t)ttft_deadline_ms;
 }
@@ -408,6 +410,7 @@ enum status wire_request_read(const struct client *client, const Forepack__V1__G
     TRY(intake_check_name("request_id", m->request_id));
     TRY(intake_check_model(front, m->model));
     TRY(intake_check_name("tenant", m->tenant));
+    TRY(intake_check_name("cache_salt", m->cache_salt));
     TRY(sampling_read(front, m->sampling, &r->spec.sampling));
     TRY(sampling_check(&r->spec.sampling, front->config.vocab_size));
     if (!options->grammar_valid) TRY(grammar_compile(front, &r->spec.sampling.grammar));
@@ -423,7 +426,7 @@ enum status wire_request_read(const struct client *client, const Forepack__V1__G
     r->spec.held_bytes = text_stream_stop_bytes(*text_p);
     r->spec.explain = m->explain;
     r->id = *m->request_id ? mem_string(m->request_id) : request_id_create();
-    queue_read(m->tenant, m->priority, m->ttft_deadline_ms, &r->spec);
+    queue_read(m->tenant, m->cache_salt, m->priority, m->ttft_deadline_ms, &r->spec);
     r->spec.background = client->background;
     return STATUS_OK;
 }
@@ -439,12 +442,13 @@ struct text_stream *wire_request_copy_choice(const struct request *first, const 
 }
 
 // Sets the fields of a request that ends with its score.
-static void score_finish(const char *tenant, int32_t priority, uint32_t ttft_deadline_ms, struct request *r)
+static void score_finish(const char *tenant, const char *cache_salt, int32_t priority, uint32_t ttft_deadline_ms,
+                         struct request *r)
 {
     sampling_defaults(&r->spec.sampling);
     r->spec.sampling.max_tokens = 1;
     r->id = request_id_create();
-    queue_read(tenant, priority, ttft_deadline_ms, &r->spec);
+    queue_read(tenant, cache_salt, priority, ttft_deadline_ms, &r->spec);
     r->spec.score_only = r->spec.want_importance = true;
 }
 
@@ -463,11 +467,12 @@ enum status wire_score_request_read(const struct front *front, const Forepack__V
                                        .conversation = options->conversation};
     TRY(intake_check_model(front, m->model));
     TRY(intake_check_name("tenant", m->tenant));
+    TRY(intake_check_name("cache_salt", m->cache_salt));
     Forepack__V1__PrefillOptions asked = *(m->prefill ? m->prefill : &no_options);
     asked.mode = FOREPACK__V1__PREFILL_MODE__PREFILL_MODE_ON; // the client asks for a score
     TRY(prefill_read(front, &asked, &r->spec.prefill));
     TRY(prompt_read(front, &prompt, m->model, "score", m->prefill, r));
-    score_finish(m->tenant, m->priority, m->ttft_deadline_ms, r);
+    score_finish(m->tenant, m->cache_salt, m->priority, m->ttft_deadline_ms, r);
     return STATUS_OK;
 }
 
@@ -518,6 +523,7 @@ enum status wire_compress_request_read(const struct client *client, const Forepa
     const struct front *front = client->front;
     Forepack__V1__PrefillOptions asked = FOREPACK__V1__PREFILL_OPTIONS__INIT;
     TRY(intake_check_name("tenant", m->tenant));
+    TRY(intake_check_name("cache_salt", m->cache_salt));
     if (!json_incref(input)) TRY(input_read(m, &input));
     TRY(compression_create(input, m->cut_system, c_p));
     struct compression *c = *c_p;
@@ -530,7 +536,7 @@ enum status wire_compress_request_read(const struct client *client, const Forepa
     TRY(prefill_read(front, &asked, &r->spec.prefill));
     compress_rules_apply(client, &r->spec);
     c->by_budget = m->goal_case == FOREPACK__V1__COMPRESS_REQUEST__GOAL_TOKEN_BUDGET;
-    score_finish(m->tenant, m->priority, m->ttft_deadline_ms, r);
+    score_finish(m->tenant, m->cache_salt, m->priority, m->ttft_deadline_ms, r);
     r->spec.held_bytes = compression_bytes(c);
     return STATUS_OK;
 }

@@ -53,8 +53,9 @@ static void event_measure(struct core *c, void *arg, int64_t now_us)
     atomic_store(&batching->others, load.requests - load.background);
 }
 
-// Leaves a quarter of the places of the worker groups to other requests, and an eighth before requests are ended for
-// them. So single requests come and go without an effect on the batches.
+// Requests of batches start only while at least a quarter of the worker groups' places stays free of them and of other
+// requests. They are ended only if less than an eighth stays free. So single requests come and go without an effect on
+// the batches.
 static struct batch_window call_window(void *user)
 {
     struct http_batching *batching = user;
@@ -140,7 +141,7 @@ struct http_batching *http_batching_of(struct http_exchange *x)
 void http_batching_refuse(struct http_exchange *x, enum status status)
 {
     switch (status) {
-    case STATUS_NOT_FOUND: // of the store: http_refuse() would name a model
+    case STATUS_NOT_FOUND: // a file or a batch: http_refuse() would name a model
         http_fail_as(x, 404, status_message());
         break;
     case STATUS_EXHAUSTED: http_fail_as(x, 507, status_message()); break;

@@ -15,7 +15,7 @@
 
 struct values {
     const json_t *prompt, *messages, *keep_rate, *quality, *config;
-    const char *tenant;
+    const char *tenant, *cache_salt;
     int64_t token_budget, priority, ttft_deadline_ms;
     bool cut_system;
 };
@@ -34,6 +34,7 @@ static const struct json_field fields[] = {
     FIELD(config, OBJECT),
     FIELD(cut_system, BOOL),
     FIELD(tenant, NAME),
+    FIELD(cache_salt, NAME),
     FIELD(priority, INT, .min = INT32_MIN, .max = INT32_MAX),
     FIELD(ttft_deadline_ms, INT, .min = 0, .max = UINT32_MAX),
     {0},
@@ -86,6 +87,7 @@ static enum status compress_read(const json_t *body, struct http_input *in, stru
     TRY(read_goal(&v, &m));
     m.cut_system = v.cut_system;
     m.tenant = (char *)(v.tenant ? v.tenant : "");
+    m.cache_salt = (char *)(v.cache_salt ? v.cache_salt : "");
     m.priority = (int32_t)v.priority;
     m.ttft_deadline_ms = (uint32_t)v.ttft_deadline_ms;
     TRY(client_check(a->client, m.tenant, m.priority));

@@ -61,7 +61,7 @@ struct http_api {
     void (*add_prompt_logprobs)(struct http_generation *g, struct http_choice *choice,
                                 const struct answer_chunk *chunk);
     // Streams only: the functions from here to `fail` append events to `out`. `begin` is called once for each choice;
-    // NULL: the API has no event for the begin of a choice.
+    // NULL: the API has no event for the start of a choice.
     void (*begin)(struct http_generation *g, struct http_choice *choice, struct bytes *out);
     void (*chunk)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                   struct bytes *out);

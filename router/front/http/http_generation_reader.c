@@ -63,7 +63,8 @@ static void answer_split(struct http_generation *g, const struct http_input *in,
     const struct chat_syntax *syntax = &front->chat_syntax;
     const struct request_spec *spec = &a->request->spec;
     if (!in->sections || (!syntax->output.reasoning_begin && !tools)) return;
-    // A grammar applies from the first token on, so the answer cannot continue a reasoning that the prompt begins.
+    // With n = 0 the answer never starts inside a reasoning that the prompt begins. A grammar applies from the first
+    // token on, so the answer cannot continue that reasoning.
     int n = spec->sampling.grammar.kind == GRAMMAR_NONE ? spec->n_tokens : 0;
     g->choices[a->index].chat = chat_answer_create(syntax, front->tokenizer, spec->tokens, n, tools, in->single_call);
     text_stream_show(a->text, syntax->shown, syntax->n_shown);

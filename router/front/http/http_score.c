@@ -105,6 +105,7 @@ static enum status read_request(const json_t *body, struct http_input *in, struc
     Forepack__V1__ScoreRequest m = FOREPACK__V1__SCORE_REQUEST__INIT;
     m.model = fields->model;
     m.tenant = fields->tenant;
+    m.cache_salt = fields->cache_salt;
     m.priority = fields->priority;
     m.ttft_deadline_ms = fields->ttft_deadline_ms;
     m.prefill = &in->fields.prefill_options;

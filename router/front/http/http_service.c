@@ -24,7 +24,7 @@
 #include "router/front/request/intake.h"
 
 enum { CONNECTIONS_MAX = 20000 };
-enum { PING_MS = 15000, PING_CHECKS = 3 }; // default of ping_ms; checks for silent streams in this time
+enum { PING_MS = 15000, PING_CHECKS = 3 }; // default of ping_ms; number of checks for silent streams in ping_ms
 
 // --- generations
 
@@ -115,10 +115,7 @@ static size_t body_limit(const struct front *front, const struct http_route *rou
 
 static struct http_route *routes_create(const struct front *front, const struct http_service_options *options)
 {
-    enum {
-        FORM_BYTES = 64 << 10,
-        BATCH_BODY_BYTES = 256 << 10
-    }; // of an upload, in addition to its file; of a new batch
+    enum { FORM_BYTES = 64 << 10, BATCH_BODY_BYTES = 256 << 10 }; // limits: an upload without its file; a new batch
     struct http_route *list = mem_alloc_array(N_ROUTES + 1, sizeof *list);
     for (int i = 0; i < N_ROUTES; i++) {
         list[i] = routes[i];

@@ -75,8 +75,8 @@ static char *closed_value(const struct bytes *text, size_t n, const struct bytes
     return is_json ? closed.data : NULL;
 }
 
-// Returns the complete members of a cut object, or another value as it is. Anthropic's clients read the same from the
-// stream. Returns NULL if the text is empty.
+// Returns the text as JSON: leaves out a value that was cut, and closes the open lists and objects. Anthropic's clients
+// read the same from the stream. Returns NULL if no such text exists.
 static char *complete_members(const struct bytes *text)
 {
     struct bytes open = {0}; // closing brackets of the open lists and objects

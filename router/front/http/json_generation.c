@@ -12,7 +12,7 @@
 #include "router/front/http/json_body.h"
 
 struct values {
-    const char *model, *tenant, *user, *prefill, *drafts;
+    const char *model, *tenant, *cache_salt, *user, *prefill, *drafts;
     bool stream, include_usage, continuous_usage, return_kept, return_token_ids, explain;
     int64_t n, best_of, priority, ttft_deadline_ms;
     const json_t *stream_options, *stop, *stop_token_ids, *logit_bias, *pinned;
@@ -34,6 +34,7 @@ static const struct json_field fields[] = {
     FIELD(logit_bias, ANY),
     FIELD(user, NAME),
     FIELD(tenant, NAME),
+    FIELD(cache_salt, NAME),
     FIELD(priority, INT, .min = INT32_MIN, .max = INT32_MAX),
     FIELD(ttft_deadline_ms, INT, .min = 0, .max = UINT32_MAX),
     FIELD(prefill, NAME),
@@ -51,7 +52,6 @@ static const struct json_field stream_fields[] = {
 };
 
 static const struct json_unsupported unsupported[] = {
-    {"cache_salt", NULL, "each tenant has its own salt"},
     {"truncate_prompt_tokens", NULL, "shorten the prompt"},
     {"skip_special_tokens", "true", "ask for return_token_ids"},
     {"include_stop_str_in_output", "false", NULL},
@@ -255,6 +255,7 @@ static void set_values(const struct values *v, struct json_generation *g)
 {
     g->message.model = (char *)(v->model ? v->model : "");
     g->message.tenant = (char *)(v->tenant ? v->tenant : "");
+    g->message.cache_salt = (char *)(v->cache_salt ? v->cache_salt : "");
     g->message.priority = (int32_t)v->priority;
     g->message.ttft_deadline_ms = (uint32_t)v->ttft_deadline_ms;
     g->message.explain = v->explain;

@@ -168,7 +168,7 @@ static void config_fill(struct config *c)
         c->inputs[i].data_type = info->type;
         c->inputs[i].dims = &c->input_dims[i];
         c->inputs[i].n_dims = 1;
-        c->inputs[i].optional = true; // text_input or input_ids is required
+        c->inputs[i].optional = true; // a client omits text_input or input_ids
         c->input_list[i] = &c->inputs[i];
     }
     for (int k = 0; k < KSERVE_OUTPUT_COUNT; k++) {

@@ -290,8 +290,9 @@ static enum status add_parameter_tensor(const struct kserve_tensor *t, json_t *t
 // Converts strings to values: Triton's vLLM backend allows {"temperature": "0.5"}.
 static void values_from_strings(json_t *parameters)
 {
-    static const char *const texts[] = {"stop",  "tenant",      "user",         "prefill",        "drafts",
-                                        "model", "guided_json", "guided_regex", "guided_grammar", NULL};
+    static const char *const texts[] = {"stop",           "tenant",     "user",        "prefill",
+                                        "drafts",         "model",      "guided_json", "guided_regex",
+                                        "guided_grammar", "cache_salt", NULL};
     size_t left = PARAMETER_JSON_BYTES_MAX;
     const char *name;
     void *next;

@@ -15,8 +15,8 @@
 #include "router/front/http/http_service.h"
 #include "router/front/live/live_snapshot.h"
 
-// A new page gets its first event at most FIRST_EVENT_US later, not at the next second. So frequent new pages cause at
-// most five snapshots a second.
+// The first event of a new page does not wait for the next second, but only until FIRST_EVENT_US have passed since the
+// last snapshot. So new pages cause at most five snapshots a second.
 enum { SECOND_US = 1000000, FIRST_EVENT_US = 200000 };
 
 struct live_page {

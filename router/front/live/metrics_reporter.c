@@ -47,6 +47,7 @@ static void snapshot_take(struct metrics_reporter *reporter, struct metrics_snap
         .event_backlog = loop_backlog(front->loop),
         .tokenise_waiting = intake_pool_waiting(front->pool),
         .log_lines_dropped = log_lines_dropped(),
+        .connections_delayed = rpc_connections_delayed(),
     };
     for (int class = 0; class < PEER_CLASSES; class ++)
         snapshot->peers[class] = peer_budget_read((enum peer_class) class);

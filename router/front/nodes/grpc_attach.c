@@ -9,6 +9,7 @@
 #include "lib/base/mem.h"
 #include "lib/messages/unpack.h"
 #include "router/front/front.h"
+#include "router/front/nodes/message_window.h"
 #include "router/front/nodes/node_link.h"
 #include "router/front/request/reply.h"
 
@@ -20,9 +21,6 @@ enum {
     HELLO_MEMORY_MAX = 1 << 20,
     MEMORY_MAX = 40 << 20, // memory of all unpacked messages that the core has not handled yet
     EVENT_BYTES = 512,     // memory of the event that posts a message
-    // Messages of one node in a window of time. A node sends one for each pass and heartbeat, and some with drafts.
-    WINDOW_MESSAGES = 100000,
-    WINDOW_US = 5000000,
 };
 
 // Limit of the bytes that a node has not read: two messages of the largest size.
@@ -32,10 +30,9 @@ struct attachment {
     struct node_link link; // first member: a pointer to the link is cast to the attachment; core's thread
     struct rpc_call *call; // holds a reference
     const struct front *front;
-    bool greeted;         // the first message, which should be Hello, was received; I/O threads
-    int64_t window_us;    // start of the window in which messages are counted; I/O threads
-    int n_messages;       // messages in this window; I/O threads
-    atomic_size_t memory; // memory of the posted messages that the core has not handled yet
+    bool greeted;                 // the first message, which should be Hello, was received; I/O threads
+    struct message_window window; // I/O threads
+    atomic_size_t memory;         // memory of the posted messages that the core has not handled yet
 };
 
 struct node_event {
@@ -134,25 +131,12 @@ static enum status attach_unpack(const struct attachment *a, const uint8_t *byte
                        posted >> 20);
 }
 
-// Counts a message. A node that sends more than the core could handle would keep it from the messages of others.
-static enum status attach_count(struct attachment *a)
-{
-    int64_t now_us = clock_now_us();
-    if (now_us - a->window_us > WINDOW_US) {
-        a->window_us = now_us;
-        a->n_messages = 0;
-    }
-    if (a->n_messages++ < WINDOW_MESSAGES) return STATUS_OK;
-    return status_fail(STATUS_EXHAUSTED, "the node sent over %d messages in %d s", WINDOW_MESSAGES,
-                       WINDOW_US / 1000000);
-}
-
 static void attach_on_message(struct rpc_call *call, const uint8_t *bytes, size_t size)
 {
     struct attachment *a = rpc_call_user(call);
     size_t memory = 0;
     node_message *m = NULL;
-    enum status status = attach_count(a);
+    enum status status = message_window_add(&a->window, clock_now_us());
     if (status == STATUS_OK) status = attach_unpack(a, bytes, size, &m, &memory);
     if (status != STATUS_OK) {
         rpc_call_abandon(call, status, status_message());

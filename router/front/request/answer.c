@@ -258,7 +258,7 @@ enum status answers_reserve(struct answer *first, int64_t *retry_us_p)
 // Returns request_spec.owner of a client's requests. Aborts find a request id only among the requests of one owner.
 static uint64_t owner_of(const struct client *client)
 {
-    return client->principal ? identity_prefix_salt(principal_tenant(client->principal)) : 0;
+    return client->principal ? identity_prefix_salt(principal_tenant(client->principal), "") : 0;
 }
 
 // An id that is not UTF-8 counts as empty here. The message is refused when it is read. Until then, no answer and no
@@ -308,7 +308,8 @@ struct answer *answer_create(struct parsed_message *parsed, int64_t arrived_us)
     return a;
 }
 
-// Sets the tenant of the request: the tenant of the caller's key, or the tenant that the request names.
+// Sets the tenant of the request: the tenant of the caller's key, or the tenant that the request names. Entries of
+// prefix caches are shared within the tenant and the request's own salt.
 static void request_set_tenant(const struct client *client, struct request_spec *spec)
 {
     if (client->principal) {
@@ -316,7 +317,10 @@ static void request_set_tenant(const struct client *client, struct request_spec 
         spec->tenant = mem_string(principal_tenant(client->principal));
         spec->owner = owner_of(client);
     }
-    if (spec->tenant && !client->front->share_prefix_cache) spec->prefix_salt = identity_prefix_salt(spec->tenant);
+    bool separate = spec->tenant && !client->front->share_prefix_cache;
+    if (separate || spec->cache_salt)
+        spec->prefix_salt =
+            identity_prefix_salt(separate ? spec->tenant : "", spec->cache_salt ? spec->cache_salt : "");
 }
 
 void answers_submit(struct answer *first, const char *method)

@@ -28,8 +28,7 @@ enum {
     // job, so that no short prompt waits for it.
     INTAKE_POSTPONED_BYTES = INTAKE_SHORT_BYTES,
     // Limit of the bytes of all long jobs that run at the same time. A job over this limit runs as the only long job. A
-    // prompt
-    // of 131,072 tokens takes about 512 KiB.
+    // prompt of 131,072 tokens takes about 512 KiB.
     INTAKE_RUNNING_BYTES = 16 << 20,
 };
 
