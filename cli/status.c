@@ -79,6 +79,18 @@ static json_t *node_json(const Forepack__V1__NodeInfo *m)
     return node;
 }
 
+static json_t *loading_json(const Forepack__V1__ClusterInfo *m)
+{
+    json_t *loading = json_array();
+    for (size_t i = 0; i < m->n_loading; i++) {
+        const Forepack__V1__LoadingNode *n = m->loading[i];
+        json_array_append_new(loading, json_pack("{s:s,s:s,s:s,s:I,s:I,s:f}", "node_id", n->node_id, "role", n->role,
+                                                 "host", n->host, "ranks", (json_int_t)n->ranks, "percent",
+                                                 (json_int_t)n->percent, "loading_s", n->loading_s));
+    }
+    return loading;
+}
+
 // Returns null if the time is not known.
 static json_t *seconds_json(bool known, double seconds)
 {
@@ -159,10 +171,10 @@ static void status_print_json(const Forepack__V1__ClusterInfo *m)
                   (json_int_t)t->draft_accepted_tokens, "frozen_tokens", (json_int_t)t->frozen_tokens,
                   "recalled_tokens", (json_int_t)t->recalled_tokens, "prefill_skipped", skipped_json(t));
     json_t *object =
-        json_pack("{s:b,s:b,s:s,s:f,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "ready", (int)m->ready, "draining", (int)m->draining,
-                  "version", m->version, "uptime_s", m->uptime_s, "nodes", nodes, "pools", pools_json(m), "queue",
-                  queue, "score_bins", bins_json(m->score_bins), "prefill_bins", bins_json(m->prefill_bins), "totals",
-                  totals, "agreements", agreements_json(m));
+        json_pack("{s:b,s:b,s:s,s:f,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "ready", (int)m->ready, "draining",
+                  (int)m->draining, "version", m->version, "uptime_s", m->uptime_s, "nodes", nodes, "loading",
+                  loading_json(m), "pools", pools_json(m), "queue", queue, "score_bins", bins_json(m->score_bins),
+                  "prefill_bins", bins_json(m->prefill_bins), "totals", totals, "agreements", agreements_json(m));
     report_json(object);
 }
 
@@ -292,6 +304,20 @@ static void print_held(const Forepack__V1__ClusterInfo *m, int name_width)
     }
 }
 
+static void print_loading(const Forepack__V1__ClusterInfo *m)
+{
+    if (m->n_loading) printf("\nnodes that load their weights and take no requests yet\n");
+    for (size_t i = 0; i < m->n_loading; i++) {
+        const Forepack__V1__LoadingNode *n = m->loading[i];
+        printf("  ");
+        print_text(n->node_id, LABEL_WIDTH);
+        print_text(n->role, 10);
+        printf("loading %u %% after %.0f s on ", n->percent, n->loading_s);
+        plain_text_print(stdout, n->host, INT_MAX, 0);
+        putchar('\n');
+    }
+}
+
 static void print_nodes(const Forepack__V1__ClusterInfo *m)
 {
     int name_width = node_name_width(m);
@@ -410,6 +436,7 @@ static void status_print_text(const Forepack__V1__ClusterInfo *m)
 {
     print_state(m);
     print_nodes(m);
+    print_loading(m);
     print_pools(m);
     print_queue(m->queue);
     printf("\nbins since the router started\n");

@@ -8,7 +8,6 @@
 #include "engine/node.h"
 
 #include <errno.h>
-#include <limits.h>
 #include <poll.h>
 #include <pthread.h>
 #include <signal.h>
@@ -17,11 +16,11 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/random.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
 #include "engine/mailbox.h"
+#include "engine/node_channel.h"
 #include "engine/start_signals.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
@@ -364,26 +363,15 @@ static void stream_read(struct node *node, struct rpc_stream *stream)
 // Opens a channel for one attempt to attach, with the current contents of the files.
 static enum status channel_open(const struct node *node, struct rpc_channel **channel_p)
 {
-    const struct rpc_tls tls = {node->tls_cert, node->tls_key, node->tls_ca};
-    char *token = NULL;
-    if (node->token_file) TRY(secret_file_read(node->token_file, &token));
-    struct rpc_channel *channel = NULL;
-    enum status status = rpc_channel_open_tls(node->router, tls.ca ? &tls : NULL, &channel);
-    if (status == STATUS_OK) status = rpc_channel_set_token(channel, token);
-    if (token) explicit_bzero(token, strlen(token));
-    free(token);
-    if (status == STATUS_OK)
-        *channel_p = channel;
-    else
-        rpc_channel_close(channel);
-    return status;
+    const struct node_router router = {node->router, {node->tls_cert, node->tls_key, node->tls_ca}, node->token_file};
+    return node_channel_open(&router, channel_p);
 }
 
 // Runs one stream from its beginning to its end.
 static void stream_run(struct node *node, struct rpc_channel *channel)
 {
     struct rpc_stream *stream;
-    if (rpc_stream_open(channel, "/forepack.cluster.v1.Cluster/Attach", 0, false, &stream) != STATUS_OK) return;
+    if (rpc_stream_open(channel, NODE_ATTACH_PATH, 0, false, &stream) != STATUS_OK) return;
     pthread_mutex_lock(&node->mutex);
     bool stopping = node->stopping;
     if (!stopping) {
@@ -572,31 +560,20 @@ void node_block_signals(void)
     pthread_sigmask(SIG_BLOCK, &set, NULL);
 }
 
-// Returns a random number other than 0.
-static uint64_t instance_draw(void)
-{
-    uint64_t random;
-    if (getrandom(&random, sizeof random, 0) != sizeof random) random = (uint64_t)clock_now_us() ^ (uint64_t)getpid();
-    return random ? random : 1;
-}
-
 static uint8_t *hello_pack(const Forepack__Cluster__V1__Hello *hello, size_t *size_p)
 {
     Forepack__Cluster__V1__Hello own = *hello;
-    char *id = NULL, host[HOST_NAME_MAX + 1] = "localhost";
+    struct node_identity identity;
     own.protocol = CLUSTER_PROTOCOL_VERSION;
-    own.instance = instance_draw();
-    if (!*own.node_id) {
-        gethostname(host, sizeof host - 1);
-        const char *role = own.role == FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR ? "speculator" : "worker";
-        own.node_id = id = mem_format("%s-%s-%08x", role, host, (unsigned)(own.instance >> 32));
+    if (!own.instance) {
+        node_identity_draw(own.role, own.node_id, &identity);
+        own.instance = identity.instance;
+        own.node_id = identity.node_id;
     }
     node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HELLO;
     message.hello = &own;
-    uint8_t *bytes = message_pack(&message, size_p);
-    free(id);
-    return bytes;
+    return message_pack(&message, size_p);
 }
 
 // Frees a node whose threads have ended.

@@ -78,9 +78,9 @@ struct node_callbacks {
     void *arg;
 };
 
-// Starts the link. Copies `router` and `hello`. Adds to the copy of `hello` the protocol version, the instance number
-// of this process and, if node_id is empty, an id. Returns INVALID or NOT_FOUND if the address or files of the router
-// cannot be used. SIGTERM, SIGINT, SIGUSR1 and SIGHUP must already be blocked in every thread: call
+// Starts the link. Copies `router` and `hello`. Adds to the copy of `hello` the protocol version and, if it has no
+// instance number, an identity of node_identity_draw(). Returns INVALID or NOT_FOUND if the address or files of the
+// router cannot be used. SIGTERM, SIGINT, SIGUSR1 and SIGHUP must already be blocked in every thread: call
 // node_block_signals() at the top of main(). Ends the watch of start_signals.h.
 void node_block_signals(void);
 enum status node_start(const struct node_router *router, const Forepack__Cluster__V1__Hello *hello,

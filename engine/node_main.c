@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/kept_costs.h"
+#include "engine/loading_report.h"
 #include "engine/start_costs.h"
 #include "engine/start_signals.h"
 #include "lib/base/clock.h"
@@ -119,6 +120,9 @@ static enum status check_options(const struct node_program *program)
     const struct node_options *common = program->common;
     if ((common->tls_cert || common->tls_key) && !common->tls_ca)
         return status_fail(STATUS_INVALID, "--node-tls-ca: required with --node-tls-cert and --node-tls-key");
+    if (common->node_id && strlen(common->node_id) >= sizeof((struct node_identity *)0)->node_id)
+        return status_fail(STATUS_INVALID, "--node-id: must have fewer than %zu bytes",
+                           sizeof((struct node_identity *)0)->node_id);
     struct gpu_limits limits = {0};
     TRY(gpu_limits_read(common, &limits));
     if (common->cpus) TRY(cpu_limits_restrict(common->cpus));
@@ -322,6 +326,15 @@ static void leave_broken_gpus(struct group_of_node *group)
     group_abort(group->comm, 0);
 }
 
+static struct node_router node_router_of(const struct node_options *options)
+{
+    return (struct node_router){
+        .address = options->router,
+        .tls = {options->tls_cert, options->tls_key, options->tls_ca},
+        .token_file = options->token_file,
+    };
+}
+
 // Serves on the leader, from the first attempt to attach until the node leaves. Returns the exit code of the process.
 static int serve_router(struct group_of_node *group, const struct tokenizer *tokenizer,
                         const Forepack__Cluster__V1__Hello *hello)
@@ -330,11 +343,7 @@ static int serve_router(struct group_of_node *group, const struct tokenizer *tok
     const struct model *model = engine_model(group->engine);
     const struct node_callbacks callbacks = {
         .check = group_check, .progress = group_progress, .gpus = group_gpus, .reload = group_reload, .arg = group};
-    const struct node_router router = {
-        .address = program->common->router,
-        .tls = {program->common->tls_cert, program->common->tls_key, program->common->tls_ca},
-        .token_file = program->common->token_file,
-    };
+    const struct node_router router = node_router_of(program->common);
     struct node *node;
     enum status status = node_start(&router, hello, &callbacks, &node);
     if (status != STATUS_OK) return report_failure(program, status);
@@ -354,8 +363,32 @@ static int serve_router(struct group_of_node *group, const struct tokenizer *tok
     group_abort(group->comm, 1); // closing the model could hang on the GPU
 }
 
+// The loading of a rank's weights, which the leader reports to the router.
+struct loading {
+    struct node_router router;
+    struct node_identity identity;
+    struct load_progress progress;
+    struct loading_report *report; // NULL on other ranks and after the end
+    int64_t us;                    // time that opening the model took
+};
+
+static void loading_begin(struct loading *loading, const struct node_program *program, const struct comm *comm)
+{
+    *loading = (struct loading){.router = node_router_of(program->common)};
+    if (comm->rank) return;
+    node_identity_draw(program->role, program->common->node_id ?: "", &loading->identity);
+    loading->report =
+        loading_report_start(&loading->router, &loading->identity, program->role, comm->size, &loading->progress);
+}
+
+static void loading_end(struct loading *loading)
+{
+    if (loading->report) loading_report_stop(loading->report);
+    loading->report = NULL;
+}
+
 static int run_leader(const struct node_program *program, struct engine *engine, const struct tokenizer *tokenizer,
-                      struct comm *comm, bool sends_bf16, int64_t loading_us)
+                      struct comm *comm, bool sends_bf16, struct loading *loading)
 {
     Forepack__Cluster__V1__Hello hello;
     struct group_of_node group;
@@ -364,7 +397,10 @@ static int run_leader(const struct node_program *program, struct engine *engine,
         log_event(LOG_INFO, "allreduce_dtype_ignored", LOG_FIELD("allreduce_dtype", "bf16"),
                   LOG_FIELD("reason", "all ranks run on one host and share memory"));
     node_hello_fill(&hello, program->common, model, tokenizer, comm, program->role);
-    enum status status = measure_costs(program, engine, loading_us, &hello);
+    hello.instance = loading->identity.instance;
+    hello.node_id = loading->identity.node_id;
+    enum status status = measure_costs(program, engine, loading->us, &hello);
+    loading_end(loading);
     if (status != STATUS_OK) {
         report_failure(program, status);
         group_abort(comm, 1);
@@ -420,13 +456,20 @@ static int run_engine(const struct node_program *program, const struct tokenizer
     struct engine *engine;
     struct model_options model = node_model_options(program->common);
     if (program->logit_rows) model.max_logit_rows = program->logit_rows(model.max_seqs, model.max_rows);
+    struct loading loading;
+    loading_begin(&loading, program, comm);
+    model.progress = &loading.progress;
     const int64_t begun_us = clock_now_us();
     enum status status = engine_open(&model, comm, &engine);
-    const int64_t loading_us = clock_now_us() - begun_us;
-    if (status != STATUS_OK) return report_failure(program, status);
+    loading.us = clock_now_us() - begun_us;
+    if (status != STATUS_OK) {
+        int code = report_failure(program, status); // before the message changes
+        loading_end(&loading);
+        return code;
+    }
     watch_gpu(program->common, engine);
     int code =
-        comm->rank ? run_follower(engine, comm) : run_leader(program, engine, tokenizer, comm, sends_bf16, loading_us);
+        comm->rank ? run_follower(engine, comm) : run_leader(program, engine, tokenizer, comm, sends_bf16, &loading);
     engine_close(engine);
     return code;
 }

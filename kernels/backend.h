@@ -91,6 +91,7 @@ struct backend_shape {
     enum dtype kv_dtype;     // INT8 or FP8 (not in an f32 backend, see rope_append); else the type of activations
     bool fp8_as_stored;      // FP8 backend: true computes matrices without FP8 parts in bf16, false quantises them
     bool fp8_fast_accum;     // FP8 backend on a GPU: sums keep about 14 bits, see docs/gpus.md
+    float embedding_scale;   // factor of the embeddings; 0: 1
     int overlap_rows; // several ranks: passes of at least twice this many rows run as two micro-batches; 0: never
 };
 
@@ -105,6 +106,28 @@ enum linear_mode {
     LINEAR_STORE,  // out = x W^T (+ bias)
     LINEAR_ADD,    // out += x W^T (+ bias); out is F32 (the residual stream)
     LINEAR_SWIGLU, // W was made by weight_gate_up: out = silu(x G^T) * (x U^T), out has N/2 columns
+};
+
+// The function between the two matrices of an MLP that backend_ops.mlp does not compute: it has biases or no gate. I is
+// the width of the MLP.
+enum activation_kind {
+    ACTIVATION_SWIGLU, // x [rows, 2 I] has the gate's columns, then those of up: silu(gate) * up
+    ACTIVATION_RELU2,  // x [rows, I]: x^2 where x > 0, else 0
+    ACTIVATION_XIELU,  // x [rows, I] (arXiv 2411.13010): a x^2 + beta x where x > 0, else (e^min(x, epsilon) - 1 - x) b
+                       // + beta x
+};
+struct activation {
+    enum activation_kind kind;
+    float a, b, beta, epsilon; // XIELU
+};
+
+// RMSNorm of all heads of q together, and of all heads of k. The gains are those of this rank's heads, [H D] and [Hkv
+// D]. q_dims and k_dims are the numbers of dims whose squares `squares` sums, over all ranks.
+struct whole_norm {
+    const struct tensor *squares;
+    const struct weight *q_gain, *k_gain;
+    int q_dims, k_dims;
+    float epsilon;
 };
 
 // Arguments of the RMSNorm (see backend_ops.rmsnorm) with which a fused step begins. If `addend`, a PARTIAL tensor, is
@@ -255,6 +278,23 @@ struct backend_ops {
     // tensor_data). Returns NULL if the batch has no importance rows.
     float *(*importance_data)(struct backend *b);
     enum status (*importance_read)(struct backend *b, float *host); // waits, then copies the maxima to the host
+
+    // Steps that only some families of models have. They follow another step and precede a gemm, so they need no speed
+    // beyond that of memory.
+    // out ACTIVATION [rows, I] = activation of x F32.
+    enum status (*activate)(struct backend *b, struct tensor *out, const struct tensor *x,
+                            const struct activation *activation, int rows);
+    // x F32 [rows, n] += addend / rms(addend) * gain, with the addend F32; then out ACTIVATION = x. If addend is NULL,
+    // x stays.
+    enum status (*add_norm)(struct backend *b, struct tensor *out, struct tensor *x, const struct tensor *addend,
+                            const struct weight *gain, float epsilon, int rows);
+    // squares F32 [rows, 2] = the sums of squares of this rank's q and of its k, from qkv before rope_append.
+    enum status (*sum_squares)(struct backend *b, struct tensor *squares, const struct tensor *qkv, int rows);
+    // Normalises q and k of qkv in place.
+    enum status (*norm_whole)(struct backend *b, struct tensor *qkv, const struct whole_norm *norm, int rows);
+    // Multiplies the q of each row of the batch by 1 + beta * log(1 + floor(position / context)), in f32 as
+    // transformers does.
+    enum status (*scale_queries)(struct backend *b, struct tensor *qkv, float beta, int context, int rows);
 
     // The operations below are optional: a pointer is NULL if the backend does not have the operation.
 

@@ -63,3 +63,9 @@ ROPE_FUNCTION int rope_is_scaled(const struct rope_shape *rope, int length)
 {
     return rope->ntk_factor != 0 && length > rope->original_context;
 }
+
+// Returns the factor of the q of a position, see rope_config.query_beta in lib/text/rope_config.h.
+ROPE_FUNCTION float rope_query_scale(int position, float beta, int context)
+{
+    return 1 + beta * logf(1 + (float)(position / context));
+}

@@ -21,6 +21,8 @@ typedef Forepack__Cluster__V1__RouterMessage router_message;
 // The same as in engine/node.c.
 enum { BACKOFF_MIN_US = 200000, BACKOFF_MAX_US = 5000000, STREAM_STABLE_US = 10000000 };
 
+enum { LOADING_US = 2500000 }; // time for which a node loads its weights
+
 enum mail_kind { MAIL_MESSAGE, MAIL_ATTACHED, MAIL_DETACHED };
 
 struct mail {
@@ -64,6 +66,8 @@ struct sim_node {
     struct stream *stream; // NULL: none
     uint64_t stream_number, working_number;
     bool welcomed, refused;
+    bool loads;        // the last message that wanted an answer was Loading
+    int64_t loaded_us; // end of loading; no Hello is sent before
     int64_t welcomed_us;
     int64_t heartbeat_us, heartbeat_due_us, backoff_us;
 
@@ -74,6 +78,7 @@ struct sim_node {
     int64_t passes, busy_us, pass_begin_us, pass_end_us;
 };
 
+static void introduce_again(struct world *w, const struct event *event);
 static void node_work(struct sim_node *node);
 static void node_connect(struct sim_node *node);
 static void node_wake(struct world *w, const struct event *event);
@@ -159,13 +164,18 @@ static Forepack__Cluster__V1__Calibration *describe_calibration(const struct cal
     return to;
 }
 
+static Forepack__Cluster__V1__Role role_of(const struct sim_node *node)
+{
+    return node->plan->role ? FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER : FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR;
+}
+
 static void send_hello(struct sim_node *node)
 {
     const struct scenario_node *plan = node->plan;
     Forepack__Cluster__V1__Calibration calibration;
     Forepack__Cluster__V1__Hello hello = FOREPACK__CLUSTER__V1__HELLO__INIT;
     hello.node_id = node->id;
-    hello.role = plan->role ? FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER : FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR;
+    hello.role = role_of(node);
     hello.version = "sim";
     hello.host = "sim";
     hello.ranks = 1;
@@ -188,6 +198,54 @@ static void send_hello(struct sim_node *node)
     message.hello = &hello;
     struct packed packed = pack(&message);
     send_packed(node, packed.bytes, packed.n);
+}
+
+static bool node_loads(const struct sim_node *node)
+{
+    return node->w->now_us < node->loaded_us;
+}
+
+static void send_loading(struct sim_node *node)
+{
+    Forepack__Cluster__V1__Loading loading = FOREPACK__CLUSTER__V1__LOADING__INIT;
+    loading.node_id = node->id;
+    loading.role = role_of(node);
+    loading.version = "sim";
+    loading.host = "sim";
+    loading.ranks = 1;
+    loading.protocol = CLUSTER_PROTOCOL_VERSION;
+    loading.instance = sim_node_instance(node);
+    loading.percent = (uint32_t)(100 - (node->loaded_us - node->w->now_us) * 100 / LOADING_US);
+    node_message message = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_LOADING;
+    message.loading = &loading;
+    struct packed packed = pack(&message);
+    send_packed(node, packed.bytes, packed.n);
+}
+
+// Sends the first message of a stream, or the next report of a node that loads.
+static void introduce(struct sim_node *node)
+{
+    node->loads = node_loads(node);
+    if (node->loads)
+        send_loading(node);
+    else
+        send_hello(node);
+}
+
+// A node that loads reports with each heartbeat, and sends Hello when it has loaded.
+static void introduce_later(struct sim_node *node)
+{
+    const int64_t next_us = node->w->now_us + node->heartbeat_us;
+    node_at(node, next_us < node->loaded_us ? next_us : node->loaded_us, introduce_again);
+}
+
+static void introduce_again(struct world *w, const struct event *event)
+{
+    struct sim_node *node = event->object;
+    if (!node_event_is_due(w, event) || !node->stream || !node->loads) return;
+    introduce(node);
+    if (node->loads) introduce_later(node);
 }
 
 static void send_draining(struct sim_node *node)
@@ -344,6 +402,7 @@ void sim_node_start(struct sim_node *node)
     node->backoff_us = BACKOFF_MIN_US;
     node->frozen_until_us = node->hung_until_us = node->rests_until_us = 0;
     node->working_number = 0;
+    node->loaded_us = node->life % 2 ? 0 : node->w->now_us + LOADING_US; // loads at every second start
     node_connect(node);
 }
 
@@ -432,15 +491,19 @@ static void node_connect(struct sim_node *node)
     node->stream = network_open(node->w->network, node);
     node->stream_number++;
     node->welcomed = false;
-    send_hello(node);
+    introduce(node);
 }
 
 static void welcome_handle(struct sim_node *node, const Forepack__Cluster__V1__Welcome *welcome)
 {
-    node->welcomed = true;
     node->refused = false;
-    node->welcomed_us = node->w->now_us;
     node->heartbeat_us = (int64_t)welcome->heartbeat_ms * 1000;
+    if (node->loads) {
+        introduce_later(node);
+        return;
+    }
+    node->welcomed = true;
+    node->welcomed_us = node->w->now_us;
     mail_post(node, MAIL_ATTACHED, NULL);
     if (node->draining) send_draining(node);
     node->heartbeat_due_us = node->w->now_us;

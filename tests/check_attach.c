@@ -117,6 +117,101 @@ START_TEST(the_number_of_nodes_is_bounded)
 }
 END_TEST
 
+static struct node_loading report_of(const char *id, uint64_t instance, int percent)
+{
+    struct node_loading report = {.role = NODE_WORKER, .ranks = 2, .instance = instance, .percent = percent};
+    snprintf(report.node_id, sizeof report.node_id, "%s", id);
+    snprintf(report.host, sizeof report.host, "there");
+    return report;
+}
+
+static void loads(struct fake_node *link, const char *id, uint64_t instance, int percent, struct loading_node **node_p)
+{
+    const struct node_loading report = report_of(id, instance, percent);
+    ck_assert_msg(core_loading(f.c, &report, link, f.now_us, node_p) == STATUS_OK, "%s", status_message());
+}
+
+static void load_refused(const struct node_loading *report, void *link, struct loading_node *node, enum status status,
+                         const char *part)
+{
+    ck_assert_int_eq(core_loading(f.c, report, link, f.now_us, &node), status);
+    ck_assert_msg(strstr(status_message(), part) != NULL, "%s", status_message());
+}
+
+static int percent_shown(int n)
+{
+    struct core_status status = fixture_status(&f);
+    ck_assert_int_eq(status.n_loading, n);
+    const int percent = n ? status.loading[0].report.percent : 0;
+    core_status_fini(&status);
+    return percent;
+}
+
+START_TEST(a_node_that_loads_is_shown_and_takes_no_requests)
+{
+    static struct fake_node link;
+    link = (struct fake_node){0};
+    struct loading_node *node = NULL;
+    loads(&link, "w", 7, 0, &node);
+    loads(&link, "w", 7, 43, &node);
+    ck_assert_int_eq(percent_shown(1), 43);
+    ck_assert(!f.ready);
+    struct client *early = fixture_send(&f, 10, 4);
+    ck_ended(early, FINISH_REASON_ERROR, STATUS_UNAVAILABLE);
+    ck_assert_msg(strstr(early->message, "one loads its weights (43 % done)"), "%s", early->message);
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.instance = 7;
+    ck_assert_int_eq(core_attach(f.c, &hello, &link, f.now_us, &link.node), STATUS_OK); // on the same stream
+    ck_assert_int_eq(percent_shown(0), 0);
+    ck_assert(f.ready);
+}
+END_TEST
+
+START_TEST(a_node_that_loads_attaches_over_another_stream_or_disappears)
+{
+    static struct fake_node link, other;
+    link = other = (struct fake_node){0};
+    struct loading_node *node = NULL;
+    link.node = other.node = (struct core_node *)&link; // the fixture's node_lost() wants one
+    loads(&link, "w", 7, 10, &node);
+    struct node_hello hello = fixture_hello(NODE_WORKER, "w");
+    hello.instance = 7;
+    fixture_attach(&f, &hello);
+    ck_assert(link.lost); // its own stream has ended
+    node = NULL;
+    loads(&other, "x", 8, 10, &node);
+    fixture_advance(&f, 3 * f.options.heartbeat_us - 1);
+    ck_assert_int_eq(percent_shown(1), 10);
+    fixture_advance(&f, 1);
+    ck_assert(other.lost);
+    ck_assert_int_eq(percent_shown(0), 0);
+}
+END_TEST
+
+START_TEST(wrong_reports_are_refused)
+{
+    static struct fake_node link, other;
+    struct loading_node *node = NULL;
+    loads(&link, "w", 7, 10, &node);
+    struct node_loading report = report_of("w", 8, 10);
+    load_refused(&report, &other, NULL, STATUS_EXISTS, "a process on host there has this id");
+    report = report_of("x", 7, 10);
+    load_refused(&report, &link, node, STATUS_INVALID, "its stream is that of node w");
+    report = report_of("y", 9, 101);
+    load_refused(&report, &other, NULL, STATUS_INVALID, "percent 101: must be from 0 to 100");
+    report = report_of("y", 9, 1);
+    report.ranks = 0;
+    load_refused(&report, &other, NULL, STATUS_INVALID, "ranks 0: must be 1 or more");
+    report = report_of("", 9, 1);
+    load_refused(&report, &other, NULL, STATUS_INVALID, "node_id is empty");
+    attach_worker("z");
+    report = report_of("z", 9, 1);
+    load_refused(&report, &other, NULL, STATUS_EXISTS, "a process on host here has this id");
+    core_loading_end(f.c, node, "its stream ended");
+    ck_assert_int_eq(percent_shown(0), 0);
+}
+END_TEST
+
 START_TEST(a_drained_router_releases_its_nodes)
 {
     struct fake_node *node = attach_worker("w");
@@ -135,5 +230,8 @@ SUITE("attach")
     TEST(an_id_is_free_once_its_node_is_silent);
     LOOP(nodes_of_a_role_compute_alike, 0, 6);
     TEST(the_number_of_nodes_is_bounded);
+    TEST(a_node_that_loads_is_shown_and_takes_no_requests);
+    TEST(a_node_that_loads_attaches_over_another_stream_or_disappears);
+    TEST(wrong_reports_are_refused);
     TEST(a_drained_router_releases_its_nodes);
 }

@@ -81,9 +81,9 @@ START_TEST(llama2_with_absent_keys_means_what_hugging_face_means)
     ck_assert_float_eq(c.norm_epsilon, 1e-6f);
     ck_assert_double_eq(c.rope.theta, 10000);
     ck_assert(!c.tied_embeddings);
-    ck_assert(!c.qkv_bias);
-    ck_assert(!c.o_bias);
-    ck_assert(!c.qk_norm);
+    ck_assert(!c.layer.qkv_bias);
+    ck_assert(!c.layer.o_bias);
+    ck_assert(!c.layer.head_norm);
     ck_assert_int_ne(c.rope.type, ROPE_LLAMA3);
     ck_assert_int_eq(c.sliding_window, 0);
     ck_assert_int_eq(c.bos_id, 1);
@@ -196,16 +196,16 @@ START_TEST(qwen2_has_qkv_bias_and_a_window_only_on_request)
 {
     struct model_config c =
         read_both(QWEN2 "\"use_sliding_window\":false}", "{\"bos_token_id\":151643,\"eos_token_id\":[151645,151643]}");
-    ck_assert(c.qkv_bias);
-    ck_assert(!c.o_bias);
-    ck_assert(!c.qk_norm);
+    ck_assert(c.layer.qkv_bias);
+    ck_assert(!c.layer.o_bias);
+    ck_assert(!c.layer.head_norm);
     ck_assert(c.tied_embeddings);
     ck_assert_int_eq(c.head_size, 64);
     ck_assert_int_eq(c.max_context, 32768);
     ck_assert_int_eq(c.sliding_window, 0);
     ck_assert_int_eq(c.n_eos, 2);
     c = read_both(QWEN2 "\"attention_bias\":false}", NULL); // Qwen2 ignores this key
-    ck_assert(c.qkv_bias);
+    ck_assert(c.layer.qkv_bias);
     c = read_both(QWEN2 "\"use_sliding_window\":true}", NULL);
     ck_assert_int_eq(c.max_context, 4096);
 }
@@ -220,8 +220,8 @@ END_TEST
 START_TEST(qwen3_has_qk_norm_and_heads_wider_than_its_hidden_size)
 {
     struct model_config c = read_both(QWEN3 ",\"head_dim\":128}", NULL);
-    ck_assert(c.qk_norm);
-    ck_assert(!c.qkv_bias);
+    ck_assert(c.layer.head_norm);
+    ck_assert(!c.layer.qkv_bias);
     ck_assert_int_eq(c.head_size, 128); // 16 * 128 is twice the hidden size of 1024
     ck_assert_int_eq(c.n_eos, 0);
     ck_assert_int_eq(c.bos_id, -1);
@@ -250,8 +250,8 @@ START_TEST(architecture_may_be_named_by_model_type_alone)
     struct model_config c = read_both("{\"model_type\":\"llama\"," LLAMA_SHAPE "}", NULL);
     ck_assert_str_eq(c.architecture, "LlamaForCausalLM");
     c = read_both(LLAMA ",\"attention_bias\":true}", NULL);
-    ck_assert(c.qkv_bias);
-    ck_assert(c.o_bias);
+    ck_assert(c.layer.qkv_bias);
+    ck_assert(c.layer.o_bias);
 }
 END_TEST
 

@@ -61,7 +61,7 @@ static uint16_t *guarded(int stride)
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
 
-START_TEST(embed_copies_rows_of_this_rank)
+START_TEST(embed_scales_rows_of_this_rank)
 {
     const int n = widths[_i], stride = cuda_stride(n);
     enum { TABLE = 5, FIRST = 100 };
@@ -71,12 +71,12 @@ START_TEST(embed_copies_rows_of_this_rank)
     const int32_t token[ROWS] = {FIRST + TABLE - 1, FIRST + TABLE, FIRST};
     void *device_table = to_device(table, TABLE * (size_t)stride * 2), *device_token = to_device(token, sizeof token);
     void *device_out = to_device(out, (size_t)ROWS * (size_t)n * sizeof *out);
-    ck_assert_int_eq(launch_embed(NULL, device_out, device_table, stride, TABLE, FIRST, device_token, ROWS, n),
+    ck_assert_int_eq(launch_embed(NULL, device_out, device_table, stride, TABLE, FIRST, device_token, ROWS, n, 0.5f),
                      cudaSuccess);
     from_device(out, device_out, (size_t)ROWS * (size_t)n * sizeof *out);
     for (int r = 0; r < ROWS; r++)
         for (int c = 0; c < n; c++)
-            ck_assert(out[r * n + c] == (r == 1 ? 0 : bf16_to_f32(table[(token[r] - FIRST) * stride + c])));
+            ck_assert(out[r * n + c] == (r == 1 ? 0 : bf16_to_f32(table[(token[r] - FIRST) * stride + c]) / 2));
     cudaFree(device_table), cudaFree(device_token);
     free(values), free(table), free(out);
 }
@@ -378,7 +378,7 @@ SUITE("cuda_rows")
 {
     SKIP_UNLESS(cuda_is_here());
     TIMEOUT(120);
-    LOOP(embed_copies_rows_of_this_rank, 0, N_WIDTHS);
+    LOOP(embed_scales_rows_of_this_rank, 0, N_WIDTHS);
     LOOP(rmsnorm_normalises_the_rows_of_an_index, 0, N_WIDTHS);
     LOOP(add_rmsnorm_has_the_bits_of_adding_and_rmsnorm, 0, N_WIDTHS);
     LOOP(swiglu_reads_both_halves_of_a_row, 0, N_WIDTHS);

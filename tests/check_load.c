@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
-// If a checkpoint is not in memory, one rank of several reads only the header, the pages of its slices and the samples
-// of the fingerprint. The kernel does not read ahead into the slices of other ranks. The test drops the file's pages
-// and then calls mincore().
+// Reading mapped weights. If a checkpoint is not in memory, one rank of several reads only the header, the pages of its
+// slices and the samples of the fingerprint. The kernel does not read ahead into the slices of other ranks. The test
+// drops the file's pages and then calls mincore().
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine/model/file_fault.h"
 #include "engine/model/model.h"
 #include "engine/model/safetensors.h"
 #include "lib/base/mem.h"
@@ -157,7 +159,42 @@ START_TEST(a_rank_reads_only_its_slices)
 }
 END_TEST
 
+// Reads a tensor of a file that is truncated after it was opened. Prints the sentence to descriptor 2.
+static _Noreturn void read_truncated(const char *dir)
+{
+    struct safetensors *st;
+    char *path = mem_format("%s/model.safetensors", dir);
+    if (safetensors_open(dir, &st) != STATUS_OK) _exit(99);
+    file_fault_watch(st);
+    if (truncate(path, 0) != 0) _exit(98);
+    const struct safetensors_tensor *t = safetensors_at(st, safetensors_count(st) - 1);
+    _exit(*(const volatile char *)t->data ? 96 : 97);
+}
+
+START_TEST(a_file_truncated_while_it_loads_ends_in_one_sentence)
+{
+    struct tiny_model spec = tiny_model_spec("qwen2");
+    char *dir = tiny_model_temp(&spec), text[1024] = "";
+    int ends[2], status;
+    ck_assert_int_eq(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], 2);
+        read_truncated(dir);
+    }
+    close(ends[1]);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_int_gt(read(ends[0], text, sizeof text - 1), 0);
+    close(ends[0]);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 2, "status %d: %s", status, text);
+    ck_assert_msg(strstr(text, "model.safetensors: a part of the file cannot be read") != NULL, "%s", text);
+    ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1);
+    tiny_model_remove(dir);
+}
+END_TEST
+
 SUITE("load")
 {
     TEST(a_rank_reads_only_its_slices);
+    TEST(a_file_truncated_while_it_loads_ends_in_one_sentence);
 }

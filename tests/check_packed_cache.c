@@ -10,6 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "lib/base/file_text.h"
 #include "lib/base/mem.h"
 #include "tests/forward.h"
 #include "tests/suite.h"
@@ -313,6 +314,40 @@ START_TEST(a_missing_folder_is_no_failure)
 }
 END_TEST
 
+// Packs with so many threads and returns the bytes of the file, which is removed again.
+static char *packed_bytes(const char *dir, const char *dtype, int threads, size_t *bytes_p)
+{
+    struct model_options options = options_for(dir, dtype, "auto");
+    float *wanted = NULL;
+    options.threads = threads;
+    ck_assert(!open_and_run(&options, 1, &wanted));
+    char *path = find_file(dir), *bytes;
+    ck_assert_int_eq(file_text_read(path, 1 << 28, &bytes, bytes_p), STATUS_OK);
+    ck_assert_int_eq(unlink(path), 0);
+    free(path);
+    free(wanted);
+    return bytes;
+}
+
+// Threads pack shares of each weight while other threads read ahead.
+START_TEST(any_number_of_threads_packs_the_same_bytes)
+{
+    static const char *const dtypes[] = {"f32", "bf16", "int8", "int8-g128"};
+    struct tiny_model spec = tiny_model_spec("llama");
+    char *dir = tiny_model_temp(&spec);
+    size_t n, m;
+    char *one = packed_bytes(dir, dtypes[_i], 1, &n);
+    for (int threads = 2; threads <= 3; threads++) {
+        char *several = packed_bytes(dir, dtypes[_i], threads, &m);
+        ck_assert_uint_eq(m, n);
+        ck_assert_mem_eq(several, one, n);
+        free(several);
+    }
+    free(one);
+    tiny_model_remove(dir);
+}
+END_TEST
+
 SUITE("packed_cache")
 {
     TIMEOUT(120);
@@ -326,4 +361,5 @@ SUITE("packed_cache")
     TEST(files_and_links_of_other_users_are_not_used);
     TEST(the_umask_decides_who_may_read_the_file);
     TEST(a_missing_folder_is_no_failure);
+    LOOP(any_number_of_threads_packs_the_same_bytes, 0, 4);
 }

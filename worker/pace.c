@@ -23,7 +23,7 @@ static const double FRESH_MAX = 2;
 void pace_init(struct pace *p, const struct model_config *c, int64_t target_us)
 {
     double heads = (double)c->n_heads * c->head_size, kv_heads = (double)c->n_kv_heads * c->head_size;
-    double gemms = (2 * heads + 2 * kv_heads + 3.0 * c->intermediate) * c->hidden;
+    double gemms = (2 * heads + 2 * kv_heads + layer_mlp_matrices(&c->layer) * (double)c->intermediate) * c->hidden;
     double weights = c->n_layers * gemms + (double)c->hidden * c->vocab_size;
     double row_work = 2e-6 * c->n_layers * gemms;
     *p = (struct pace){.target_us = target_us,

@@ -15,8 +15,8 @@
 
 static struct {
     char *model, *shape, *dtype, *kv_dtype, *allreduce_dtype, *spec_shape;
-    int64_t tp, gpu_mib, token_budget, max_seqs, max_context, prompt_tokens;
-    double gpu_memory_utilization, keep_rate;
+    int64_t tp, gpu_mib, token_budget, max_seqs, max_context, prompt_tokens, host_gpus;
+    double gpu_memory_utilization, keep_rate, disk_rate, upload_rate;
     bool json;
 } o;
 
@@ -52,6 +52,13 @@ static const struct option options[] = {
      .help = "config.json or directory of the speculator's model, for the bound on the speed-up"},
     {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .default_text = "0.3", .min = 0.001, .max = 1,
      .help = "keep rate of speculative prefill"},
+    {.name = "-Start"},
+    {.name = "disk-gbytes-per-s", .type = OPTION_REAL, .value = &o.disk_rate, .default_text = "2", .min = 0.001, .max = 1e6,
+     .unit = "GB/s", .help = "rate at which a host reads the checkpoint"},
+    {.name = "upload-gbytes-per-s", .type = OPTION_REAL, .value = &o.upload_rate, .default_text = "5", .min = 0.001,
+     .max = 1e6, .unit = "GB/s", .help = "rate at which a rank converts and uploads weights; assumed, not measured"},
+    {.name = "gpus-per-host", .type = OPTION_INT, .value = &o.host_gpus, .default_text = "8", .min = 1, .max = 1024,
+     .unit = "GPUs", .help = "ranks that share the disk of a host"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print JSON"},
     {0},
 };
@@ -65,8 +72,9 @@ struct plan {
     struct memory_plan memory; // memory of rank 0, which needs the most
     double kv_mib;             // memory that is left for the KV cache; negative: the missing memory
     int64_t kv_blocks;
-    int gpus_needed;               // GPUs for one sequence of the full context; 0: no number of GPUs suffices
-    double prompt_tflop, speed_up; // speed_up is a factor, 0 without a speculator
+    int gpus_needed;                      // GPUs for one sequence of the full context; 0: no number of GPUs suffices
+    double host_gbytes, read_s, upload_s; // a start: bytes that a host reads, and the times of both steps
+    double prompt_tflop, speed_up;        // speed_up is a factor, 0 without a speculator
 };
 
 static double usable_mib(void)
@@ -133,6 +141,22 @@ static enum status plan_bound(struct plan *p)
     return STATUS_OK;
 }
 
+// Computes the times of a start. Each rank reads only its share of the weights, and reading goes on while weights are
+// converted and uploaded, so the longer step decides.
+static void plan_start(struct plan *p)
+{
+    const double rank_bytes = (double)p->memory.allocated.bytes[MEMORY_WEIGHTS];
+    const double ranks = (double)(o.tp < o.host_gpus ? o.tp : o.host_gpus);
+    p->host_gbytes = rank_bytes * ranks / 1e9;
+    p->read_s = p->host_gbytes / o.disk_rate;
+    p->upload_s = rank_bytes / 1e9 / o.upload_rate;
+}
+
+static double start_s(const struct plan *p)
+{
+    return p->read_s > p->upload_s ? p->read_s : p->upload_s;
+}
+
 static enum status plan_make(struct plan *p)
 {
     if (!o.model == !o.shape) return status_fail(STATUS_INVALID, "give exactly one of --model DIR and --shape FILE");
@@ -141,6 +165,7 @@ static enum status plan_make(struct plan *p)
     if (status == STATUS_OK) status = plan_memory(p, (int)o.tp, &p->memory, &p->kv_mib);
     if (status == STATUS_OK) status = plan_bound(p);
     if (status != STATUS_OK) return status;
+    plan_start(p);
     // One block is for padding rows of captured passes.
     p->kv_mib -= MIB(p->memory.kv_block_bytes);
     p->kv_blocks = p->kv_mib > 0 ? (int64_t)(p->kv_mib / MIB(p->memory.kv_block_bytes)) : 0;
@@ -184,6 +209,10 @@ static void plan_print(const struct plan *p)
     else
         printf("one sequence of the full context fits on no number of these GPUs: lower --max-model-len or "
                "--max-num-seqs, or use a smaller --dtype or --kv-cache-dtype\n");
+    printf(
+        "a start takes about %.0f s: a host reads %.1f GB in %.0f s at %g GB/s (--disk-gbytes-per-s), while each rank "
+        "uploads in %.0f s\n",
+        start_s(p), p->host_gbytes, p->read_s, o.disk_rate, p->upload_s);
     printf("a prompt of %lld tokens needs %.1f TFLOP\n", (long long)o.prompt_tokens, p->prompt_tflop);
     if (p->speed_up > 0)
         printf("speculative prefill at keep rate %.2f speeds up the first token at most %.2f times\n", o.keep_rate,
@@ -200,6 +229,9 @@ static void plan_print_json(const struct plan *p)
         workspace_mib(p), "libraries_mib", libraries_mib(m), "kv_mib", (double)p->kv_blocks * MIB(m->kv_block_bytes),
         "kv_blocks", (json_int_t)p->kv_blocks, "kv_tokens", (json_int_t)(p->kv_blocks * KV_BLOCK_TOKENS), "fits",
         (int)(p->kv_blocks > 0), "gpus_needed", p->gpus_needed, "prompt_tflop", p->prompt_tflop);
+    json_object_set_new(object, "start_s", json_real(start_s(p)));
+    json_object_set_new(object, "start_read_s", json_real(p->read_s));
+    json_object_set_new(object, "start_upload_s", json_real(p->upload_s));
     if (p->speed_up > 0) json_object_set_new(object, "speed_up_bound", json_real(p->speed_up));
     json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     printf("\n");

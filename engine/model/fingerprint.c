@@ -27,20 +27,34 @@ static uint64_t hash_rope(uint64_t state, const struct rope_config *r, int head_
     return fnv1a(state, r->long_factor, (size_t)r->dims / 2 * sizeof r->long_factor[0]);
 }
 
+// Adds the settings of the families that older versions of this program refused.
+static uint64_t hash_family(uint64_t state, const struct model_config *c)
+{
+    const struct model_scales *s = &c->scales;
+    const bool scaled = s->embedding != 1 || s->residual != 1 || s->attention > 0 || s->logits != 1;
+    if (!scaled && !c->layer.mlp_bias && !(c->rope.query_beta != 0)) return state;
+    char *text = mem_format("family %a %a %a %a %d %a %d", s->embedding, s->residual, s->attention, s->logits,
+                            c->layer.mlp_bias, c->rope.query_beta, c->rope.query_context);
+    state = fnv1a(state, text, strlen(text));
+    free(text);
+    return state;
+}
+
 static uint64_t hash_config(uint64_t state, const struct model_config *c)
 {
     const struct rope_config *r = &c->rope;
     const bool llama3 = r->type == ROPE_LLAMA3;
-    char *text = mem_format("%s %d %d %d %d %d %d %d %d %a %d%d%d%d %a %d %a %a %a %d %d %d", c->architecture,
-                            c->n_layers, c->hidden, c->intermediate, c->n_heads, c->n_kv_heads, c->head_size,
-                            c->vocab_size, c->max_context, (double)c->norm_epsilon, c->tied_embeddings, c->qkv_bias,
-                            c->o_bias, c->qk_norm, r->theta, llama3, r->factor, r->low_freq_factor, r->high_freq_factor,
-                            llama3 ? r->original_context : 0, c->bos_id, c->n_eos);
+    char *text =
+        mem_format("%s %d %d %d %d %d %d %d %d %a %d%d%d%d %a %d %a %a %a %d %d %d", c->architecture, c->n_layers,
+                   c->hidden, c->intermediate, c->n_heads, c->n_kv_heads, c->head_size, c->vocab_size, c->max_context,
+                   (double)c->norm_epsilon, c->tied_embeddings, c->layer.qkv_bias, c->layer.o_bias,
+                   c->layer.head_norm != HEAD_NORM_NONE, r->theta, llama3, r->factor, r->low_freq_factor,
+                   r->high_freq_factor, llama3 ? r->original_context : 0, c->bos_id, c->n_eos);
     state = fnv1a(state, text, strlen(text));
     free(text);
     state = fnv1a(state, c->eos_id, (size_t)c->n_eos * sizeof c->eos_id[0]);
     if (c->has_still_layers) state = fnv1a(state, c->still_layers, (size_t)c->n_layers);
-    return hash_rope(state, r, c->head_size);
+    return hash_family(hash_rope(state, r, c->head_size), c);
 }
 
 // Samples of a tensor, from its first to its last byte: `n` pieces of `bytes` bytes, `stride` bytes apart.

@@ -27,6 +27,7 @@ static enum status split_over_ranks(const struct model_options *options, struct 
                                options->dir, parts[i].n, parts[i].what, size, parts[i].n);
     m->n_heads = c->n_heads / size;
     m->n_kv_heads = c->n_kv_heads > size ? c->n_kv_heads / size : 1;
+    m->kv_copies = c->n_kv_heads > size ? 1 : size / c->n_kv_heads;
     m->first_kv_head = m->comm->rank * c->n_kv_heads / size;
     m->intermediate = c->intermediate / size;
 
@@ -128,12 +129,14 @@ static enum status shape_plan(const struct model_options *o, struct model *m)
                                       .gpu = o->gpu,
                                       .overlap_rows = o->overlap_rows ? o->overlap_rows : MODEL_OVERLAP_ROWS,
                                       .fp8_fast_accum = o->fp8_fast_accum,
+                                      .embedding_scale = (float)(c->scales.embedding / c->scales.residual),
                                       .kv_dtype = m->kv_dtype};
     return STATUS_OK;
 }
 
 enum status model_lay_out(const struct model_options *options, const struct safetensors *st, struct model *m)
 {
+    model_resolve_head(&m->config, st);
     TRY(check_options(options, &m->config));
     TRY(split_over_ranks(options, m));
     TRY(choose_dtype(options, st, m));
@@ -149,7 +152,12 @@ int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MO
     const int rows = m->shape.max_rows, d = m->shape.head_size, size = m->comm->size;
     const int gathers = m->comm->rank == 0 && size > 1 ? size * m->max_logit_rows : 0;
     const int last = m->backend->ops->gather_rows ? m->max_logit_rows : 0;
-    const bool partial = size > 1 && m->sums_bf16 && m->backend->ops->capabilities.device_collectives;
+    const struct layer_shape *layer = &m->config.layer;
+    // Outputs that are normalised are summed in f32, since their norms need the sums.
+    const bool partial =
+        size > 1 && m->sums_bf16 && m->backend->ops->capabilities.device_collectives && !layer->norms_outputs;
+    const int inner = layer_mlp_is_fused(layer) ? 0 : rows, branch = layer->norms_outputs ? rows : 0;
+    const int squares = layer->head_norm == HEAD_NORM_WHOLE ? rows : 0;
     const struct tensor_need all[] = {
         {&m->residual, TENSOR_F32, rows, m->config.hidden, 0, false},
         {&m->partial, TENSOR_PARTIAL, partial ? rows : 0, m->config.hidden, 0, false},
@@ -157,6 +165,10 @@ int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MO
         {&m->qkv, TENSOR_F32, rows, (m->n_heads + 2 * m->n_kv_heads) * d, 0, false},
         {&m->attended, TENSOR_ACTIVATION, rows, m->n_heads * d, 0, false},
         {&m->mlp, TENSOR_ACTIVATION, rows, m->intermediate, 0, false},
+        {&m->mlp_inner, TENSOR_F32, inner, (layer_mlp_matrices(layer) - 1) * m->intermediate, 0, false},
+        {&m->branch, TENSOR_F32, branch, m->config.hidden, 0, false},
+        {&m->squares, TENSOR_F32, squares, 2, 0, false},
+        {&m->last_branch, TENSOR_F32, branch ? last : 0, m->config.hidden, 0, true},
         {&m->last_attended, TENSOR_ACTIVATION, last, m->n_heads * d, 0, true},
         {&m->last_residual, TENSOR_F32, last, m->config.hidden, 0, true},
         {&m->logits, TENSOR_F32, m->max_logit_rows, m->vocab_share, 0, true},

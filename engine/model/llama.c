@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs the forward pass of a Llama-class model over a ragged batch, and opens the backend, weights and buffers. A pass
-// allocates nothing.
+// Runs the forward pass of a Llama-class model over a ragged batch, and opens the backend, weights and buffers. The
+// stages of a layer are in layer.c. A pass allocates nothing.
 #include "engine/model/llama.h"
 
 #include <stdlib.h>
@@ -11,133 +11,17 @@
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 
-// ---- the stages of a pass -------------------------------------------------------------------------------------------
-
-// Returns the tensor for the output of a stage. Each rank computes a partial output of attention or of the MLP. The
-// residual stream is complete on every rank. Rank 0 adds its partial output to its copy of the stream. The other ranks
-// replace their copies by their partial outputs. So the sum over ranks is the new stream. If devices reduce in bf16
-// (m->partial), all ranks store their partial outputs in a separate tensor. The next norm adds the sum of these tensors
-// to the stream, so the stream itself is never rounded or sent.
-static struct tensor *output(const struct model *m)
-{
-    return m->partial ? m->partial : m->residual;
-}
-
-static enum linear_mode output_mode(const struct model *m)
-{
-    return m->partial || m->comm->rank ? LINEAR_STORE : LINEAR_ADD;
-}
-
-// Returns the norm step that follows the output of a stage.
-static struct norm_step output_norm(const struct model *m, const struct weight *gain, const int32_t *row_index)
-{
-    return (struct norm_step){m->normed, m->residual, gain, m->config.norm_epsilon, row_index, m->partial};
-}
-
-static enum status residual_sum(struct model *m, struct tensor *residual, int first_row, int rows)
-{
-    float *data = m->backend->ops->tensor_data(m->backend, residual);
-    const size_t hidden = (size_t)m->config.hidden;
-    return m->comm->ops->all_reduce_sum(m->comm, data + (size_t)first_row * hidden, (size_t)rows * hidden);
-}
-
-static enum status embedding_stage(struct model *m)
-{
-    return m->backend->ops->embed(m->backend, m->residual, m->embedding);
-}
-
-static enum status qkv_step(struct model *m, int l, int rows)
-{
-    const struct layer *layer = &m->layers[l];
-    struct norm_step norm = output_norm(m, layer->input_norm, NULL);
-    if (l == 0) norm.addend = NULL; // the embedding is summed already
-    return backend_norm_linear(m->backend, m->qkv, &norm, layer->qkv, layer->qkv_bias, LINEAR_STORE, rows);
-}
-
-static enum status attention_stage(struct model *m, int l, int rows)
-{
-    struct backend *b = m->backend;
-    const struct layer *layer = &m->layers[l];
-    TRY(qkv_step(m, l, rows));
-    TRY(backend_rope_attention(b, l, m->attended, m->qkv, layer->q_norm, layer->k_norm, m->config.norm_epsilon));
-    return b->ops->linear(b, output(m), m->attended, layer->o, layer->o_bias, output_mode(m), rows);
-}
-
-static enum status mlp_stage(struct model *m, int l, int rows)
-{
-    const struct layer *layer = &m->layers[l];
-    const struct norm_step norm = output_norm(m, layer->post_attention_norm, NULL);
-    return backend_mlp(m->backend, output(m), m->mlp, &norm, layer->gate_up, layer->down, output_mode(m), rows);
-}
-
-// ---- the last layer -------------------------------------------------------------------------------------------------
-// Nothing reads the last layer's outputs except the logits. So a backend that can gather rows computes K, V and
-// importance of all rows there, and everything else for the logit rows only.
-
-static bool model_gathers(const struct model *m, const struct ragged_batch *batch)
-{
-    return m->last_residual && batch->n_logit_rows < batch->n_rows && !batch->skipped_layers;
-}
-
-static enum status last_attention_stage(struct model *m, int l, const struct ragged_batch *batch)
-{
-    const struct backend_ops *ops = m->backend->ops;
-    const struct layer *layer = &m->layers[l];
-    const int n = batch->n_logit_rows;
-    TRY(qkv_step(m, l, batch->n_rows));
-    TRY(ops->rope_append(m->backend, l, m->qkv, layer->q_norm, layer->k_norm, m->config.norm_epsilon));
-    TRY(ops->attention_last(m->backend, l, m->attended, m->qkv));
-    if (!n) return STATUS_OK;
-    TRY(ops->gather_rows(m->backend, m->last_attended, m->attended, batch->logit_row, n));
-    TRY(ops->gather_rows(m->backend, m->last_residual, m->residual, batch->logit_row, n));
-    return ops->linear(m->backend, m->last_residual, m->last_attended, layer->o, layer->o_bias, output_mode(m), n);
-}
-
-static enum status last_mlp_stage(struct model *m, int l, const struct ragged_batch *batch)
-{
-    const struct layer *layer = &m->layers[l];
-    struct norm_step norm = output_norm(m, layer->post_attention_norm, NULL);
-    norm.x = m->last_residual;
-    if (!batch->n_logit_rows) return STATUS_OK;
-    return backend_mlp(m->backend, m->last_residual, m->mlp, &norm, layer->gate_up, layer->down, output_mode(m),
-                       batch->n_logit_rows);
-}
-
 // ---- running the stages ---------------------------------------------------------------------------------------------
 
-// Context of the functions that run a pass.
-struct forward_call {
-    struct model *m;
-    const struct ragged_batch *batch;
-    bool gathers; // the last layer computes only the logit rows
-};
-
-// Runs the attention or the MLP of layer l.
-static enum status layer_stage(const struct forward_call *call, int l, bool attention, int rows)
-{
-    const bool last = call->gathers && l == call->m->config.n_layers - 1;
-    if (attention) return last ? last_attention_stage(call->m, l, call->batch) : attention_stage(call->m, l, rows);
-    return last ? last_mlp_stage(call->m, l, call->batch) : mlp_stage(call->m, l, rows);
-}
-
-// Adds the partial outputs of a stage over the ranks.
-static enum status stage_sum(const struct forward_call *call, int i, int first_row, int rows)
-{
-    struct model *m = call->m;
-    if (call->gathers && i > 2 * (m->config.n_layers - 1))
-        return call->batch->n_logit_rows ? residual_sum(m, m->last_residual, 0, call->batch->n_logit_rows) : STATUS_OK;
-    if (i && m->partial) return m->backend->ops->sum_ranks(m->backend, m->partial, rows);
-    return residual_sum(m, m->residual, first_row, rows);
-}
-
-// Runs a stage. Stage 0 is the embedding; each layer has two stages, attention and MLP. Every stage ends with a sum
-// over ranks. In the embedding, each row has values on one rank and zeros on the other ranks, so the sum is exact.
+// Runs a stage. Stage 0 is the embedding; the stages of the layers follow. Every stage ends with a sum over ranks. In
+// the embedding, each row has values on one rank and zeros on the other ranks, so the sum is exact.
 static enum status forward_stage(void *context, int i, int first_row, int rows)
 {
     const struct forward_call *call = context;
     struct model *m = call->m;
-    TRY(i == 0 ? embedding_stage(m) : layer_stage(call, (i - 1) / 2, i % 2, rows));
-    if (m->comm->size > 1) TRY(stage_sum(call, i, first_row, rows));
+    TRY(i == 0 ? m->backend->ops->embed(m->backend, m->residual, m->embedding) : layer_stage(call, i - 1, rows));
+    if (m->comm->size > 1)
+        TRY(i == 0 ? model_sum_rows(m, m->residual, first_row, rows) : layer_sum(call, i - 1, first_row, rows));
     // Relaxed order is enough, because readers only look for a change.
     atomic_fetch_add_explicit(&m->host_comm->progress, 1, memory_order_relaxed);
     return STATUS_OK;
@@ -145,14 +29,7 @@ static enum status forward_stage(void *context, int i, int first_row, int rows)
 
 static enum status forward_logits(void *context, int logit_rows)
 {
-    const struct forward_call *call = context;
-    struct model *m = call->m;
-    struct norm_step norm = output_norm(m, m->final_norm, call->batch->logit_row);
-    if (call->gathers) {
-        norm.x = m->last_residual;
-        norm.row_index = NULL;
-    }
-    return backend_norm_linear(m->backend, m->logits, &norm, m->head, NULL, LINEAR_STORE, logit_rows);
+    return layer_logits(context, logit_rows);
 }
 
 // ---- results --------------------------------------------------------------------------------------------------------
@@ -283,12 +160,12 @@ static enum status check_batch(const struct model *m, const struct ragged_batch 
 enum status model_forward(struct model *m, const struct ragged_batch *batch, struct forward_result *result)
 {
     TRY(check_batch(m, batch));
-    struct forward_call call = {m, batch, model_gathers(m, batch)};
+    const struct forward_call call = {m, batch, layers_gather(m, batch)};
     const struct pass pass = {.batch = batch,
-                              .context = &call,
+                              .context = (void *)&call,
                               .stage = forward_stage,
                               .logits = forward_logits,
-                              .n_stages = 1 + 2 * (m->config.n_layers - batch->skipped_layers),
+                              .n_stages = 1 + layer_stages(m) * (m->config.n_layers - batch->skipped_layers),
                               .max_logit_rows = m->max_logit_rows};
     TRY(m->backend->ops->run_pass(m->backend, &pass));
     *result = (struct forward_result){0};
@@ -380,16 +257,26 @@ static void open_saved(const struct model_options *o, const struct safetensors *
         m->backend->ops->packed_cache_open(m->backend, m->packed_path, safetensors_stamp(st, m->fingerprint ^ part));
 }
 
-static enum status open_with(const struct model_options *options, const struct safetensors *st, struct model *m)
+// Ends of the phases of an opening: files and backend are open, weights are created, packed weights are saved.
+struct open_times {
+    int64_t opened_us, loaded_us, finished_us;
+};
+
+static enum status open_with(const struct model_options *options, const struct safetensors *st, struct model *m,
+                             struct open_times *times)
 {
     TRY(model_lay_out(options, st, m));
     m->fingerprint = model_hash(&m->config, st);
     TRY(open_backend(options, m));
     if (m->backend->ops->allocated) TRY(model_count_memory(m, st, &m->planned));
     open_saved(options, st, m);
+    m->progress = options->progress;
+    times->opened_us = clock_now_us();
     enum status status = model_load_weights(m, st);
     if (status != STATUS_OK) return status_context(status, "model %s", options->dir);
+    times->loaded_us = clock_now_us();
     if (m->backend->ops->weights_finish) m->backend->ops->weights_finish(m->backend);
+    times->finished_us = clock_now_us();
     return make_buffers(m);
 }
 
@@ -403,7 +290,8 @@ enum status model_open(const struct model_options *options, struct comm *comm, s
     m->comm = m->host_comm = comm;
     enum status status = model_config_read(options->dir, &m->config);
     if (status == STATUS_OK && !options->dummy) status = safetensors_open(options->dir, &st);
-    if (status == STATUS_OK) status = open_with(options, st, m);
+    struct open_times times = {0};
+    if (status == STATUS_OK) status = open_with(options, st, m, &times);
     safetensors_close(st);
     if (status != STATUS_OK) {
         model_close(m);
@@ -414,7 +302,9 @@ enum status model_open(const struct model_options *options, struct comm *comm, s
               LOG_FIELD("backend", m->backend->ops->name), LOG_FIELD("dtype", dtype_name(m->dtype)),
               LOG_FIELD("kv_dtype", dtype_name(m->kv_dtype)), LOG_FIELD("rank", comm->rank),
               LOG_FIELD("ranks", comm->size), LOG_FIELD("weight_bytes", m->weight_bytes),
-              LOG_FIELD("context_tokens", m->shape.max_context), LOG_MS("ms", clock_now_us() - from_us));
+              LOG_FIELD("context_tokens", m->shape.max_context), LOG_MS("open_ms", times.opened_us - from_us),
+              LOG_MS("weights_ms", times.loaded_us - times.opened_us),
+              LOG_MS("finish_ms", times.finished_us - times.loaded_us), LOG_MS("ms", clock_now_us() - from_us));
     *model_p = m;
     return STATUS_OK;
 }
@@ -537,7 +427,7 @@ double model_last_layer_share(const struct model *m)
 {
     const struct model_config *c = &m->config;
     const double q = (double)c->n_heads * c->head_size, qkv = q + 2.0 * c->n_kv_heads * c->head_size;
-    return m->last_residual ? qkv / (qkv + q + 3.0 * c->intermediate) : 1;
+    return m->last_residual ? qkv / (qkv + q + layer_mlp_matrices(&c->layer) * (double)c->intermediate) : 1;
 }
 
 size_t model_logit_bytes(const struct model *m)

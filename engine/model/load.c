@@ -3,25 +3,37 @@
 // slice of each tensor (arXiv 1909.08053). q, k, v, gate, up, embedding and head are sliced by rows (outputs), o and
 // down by columns (inputs), and norms are whole.
 #include <float.h>
+#include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "engine/model/dummy.h"
+#include "engine/model/file_fault.h"
 #include "engine/model/llama.h"
 #include "engine/model/safetensors.h"
+#include "engine/model/weight_reader.h"
 #include "kernels/convert.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
+
+// When progress was last logged, and its percentage.
+struct load_log {
+    int64_t begun_us, logged_us;
+    int percent;
+};
 
 struct loader {
     struct model *m;
     const struct safetensors *st; // the checkpoint, or NULL with dummy weights
     const struct dummy *dummy;    // the dummy weights, or NULL with a checkpoint
     bool *used;                   // [tensors] true if the config needs the tensor
-    int64_t progress_us;          // time when progress was last logged
-    char prefix[64];              // "model.layers.3."
+    struct weight_list *list;     // not NULL: the weights are listed instead of created
+    struct weight_reader *reader; // reads ahead; NULL: pages are read when they are packed
+    struct load_log log;
+    char prefix[64]; // "model.layers.3."
     // Numbers of further dummy matrices of each kind that are in 16 bits, see struct model_config.
     int kept_attention, kept_mlp;
 };
@@ -49,13 +61,13 @@ static void mark_used(struct loader *in, const struct safetensors_tensor *t)
     in->used[t - safetensors_at(in->st, 0)] = true;
 }
 
-// Finds the scales of an FP8 matrix: NAME_scale, or NAME_scale_inv in checkpoints with scales of blocks.
+// Finds the scales of an FP8 matrix: NAME_scale, or NAME_scale_inv in most checkpoints of quant_method fp8.
 static const struct safetensors_tensor *scale_tensor(const struct loader *in, const char *matrix)
 {
     char name[144];
     snprintf(name, sizeof name, "%.127s_scale", matrix);
     const struct safetensors_tensor *scale = safetensors_find(in->st, name);
-    if (scale || !in->m->config.fp8_block) return scale;
+    if (scale) return scale;
     snprintf(name, sizeof name, "%.127s_scale_inv", matrix);
     return safetensors_find(in->st, name);
 }
@@ -116,7 +128,7 @@ static enum status find_scales(struct loader *in, const struct safetensors_tenso
                            t->name, in->m->config.fp8_block ? "_inv" : "");
     TRY(dtype_parse(scale, false, &view->scale_dtype));
     TRY(set_scales(in, scale, view));
-    if (!in->m->backend->ops->capabilities.reads_no_weights) TRY(check_scales(scale, view->scale_dtype));
+    if (!in->list && !in->m->backend->ops->capabilities.reads_no_weights) TRY(check_scales(scale, view->scale_dtype));
     mark_used(in, scale);
     return STATUS_OK;
 }
@@ -156,9 +168,7 @@ static enum status find_tensor(struct loader *in, const char *name, int64_t rows
     return dtype == DTYPE_FP8 ? find_scales(in, t, view) : STATUS_OK;
 }
 
-// Counts a view's bytes and prefetches only these bytes. Otherwise the kernel would also read the neighbouring pages of
-// a slice of columns, which only other ranks need.
-static void count_and_prefetch(struct loader *in, const struct matrix_view *view)
+static void count_bytes(struct loader *in, const struct matrix_view *view)
 {
     size_t scales = !view->scale ? 0 : view->scale_stride ? (size_t)view->rows : 1;
     if (view->scale_block)
@@ -166,8 +176,6 @@ static void count_and_prefetch(struct loader *in, const struct matrix_view *view
             (size_t)(blocks_of(in, view->scale_row + view->rows) * blocks_of(in, view->scale_column + view->columns));
     size_t row_bytes = (size_t)view->columns * dtype_size_bytes(view->dtype);
     in->m->weight_bytes += (size_t)view->rows * row_bytes + scales * dtype_size_bytes(view->scale_dtype);
-    if (in->st && !in->m->saved && !in->m->backend->ops->capabilities.reads_no_weights)
-        safetensors_prefetch(view->data, view->rows, row_bytes, view->row_stride_bytes);
 }
 
 // Returns rows [first, first + n) of a view.
@@ -190,7 +198,7 @@ static enum status slice_rows(struct loader *in, const char *name, int64_t rows,
 {
     TRY(find_tensor(in, name, rows, columns, view));
     *view = view_rows(*view, first, n);
-    count_and_prefetch(in, view);
+    count_bytes(in, view);
     return STATUS_OK;
 }
 
@@ -205,7 +213,7 @@ static enum status slice_columns(struct loader *in, const char *name, int64_t ro
         view->scale = (const char *)view->scale + first / block * (int64_t)dtype_size_bytes(view->scale_dtype);
     if (block) view->scale_column = (int)(first % block);
     view->columns = n;
-    count_and_prefetch(in, view);
+    count_bytes(in, view);
     return STATUS_OK;
 }
 
@@ -213,16 +221,82 @@ static enum status slice_columns(struct loader *in, const char *name, int64_t ro
 // has copied the views.
 static void release_views(const struct loader *in, const struct matrix_view *views, int n)
 {
-    for (int i = 0; i < n && in->st && !in->m->backend->ops->capabilities.reads_no_weights; i++) {
+    for (int i = 0; i < n && in->st && !in->list && !in->m->backend->ops->capabilities.reads_no_weights; i++) {
         const struct matrix_view *v = &views[i];
         safetensors_release(v->data, (uint64_t)((v->rows - 1) * v->row_stride_bytes) +
                                          (uint64_t)v->columns * dtype_size_bytes(v->dtype));
     }
 }
 
+// ---- creating weights, or listing them ----
+
+// Logs progress at steps of ten percent, at most once per second, and at least every ten seconds.
+static void log_progress(struct loader *in)
+{
+    enum { STEP_US = 1000000, MOST_US = 10000000, STEP_PERCENT = 10 };
+    const struct model *m = in->m;
+    const int64_t now_us = clock_now_us(), passed_us = now_us - in->log.logged_us;
+    const int percent = load_progress_percent(m->progress);
+    if (passed_us < STEP_US || (passed_us < MOST_US && percent < in->log.percent + STEP_PERCENT)) return;
+    in->log.logged_us = now_us;
+    in->log.percent = percent;
+    log_event(LOG_INFO, "model_loading", LOG_FIELD("percent", percent), LOG_FIELD("rank", m->comm->rank),
+              LOG_FIELD("ranks", m->comm->size), LOG_FIELD("bytes", m->weight_bytes),
+              LOG_MS("ms", now_us - in->log.begun_us));
+}
+
+// Adds the weight to the list and returns true if weights are only listed. Else tells the reader that the loader begins
+// the weight.
+static bool weight_is_listed(struct loader *in, const struct matrix_view *parts, int n, bool pairs)
+{
+    if (in->list)
+        weight_list_add(in->list, parts, n, pairs);
+    else
+        weight_reader_next(in->reader);
+    return in->list;
+}
+
+// Reports the weights created so far. Returns `status`.
+static enum status weight_created(struct loader *in, enum status status)
+{
+    if (!in->m->progress) return status;
+    atomic_store_explicit(&in->m->progress->done_bytes, in->m->weight_bytes, memory_order_relaxed);
+    log_progress(in);
+    return status;
+}
+
+static enum status put_matrix(struct loader *in, const struct matrix_view *parts, int n, struct weight **weight_p)
+{
+    struct backend *b = in->m->backend;
+    if (weight_is_listed(in, parts, n, false)) return STATUS_OK;
+    return weight_created(in, b->ops->weight_create(b, parts, n, weight_p));
+}
+
+static enum status put_vector(struct loader *in, const struct matrix_view *parts, int n, struct weight **weight_p)
+{
+    struct backend *b = in->m->backend;
+    if (weight_is_listed(in, parts, n, false)) return STATUS_OK;
+    return weight_created(in, b->ops->weight_vector(b, parts, n, weight_p));
+}
+
+static enum status put_gate_up(struct loader *in, const struct matrix_view gate_up[2], struct weight **weight_p)
+{
+    struct backend *b = in->m->backend;
+    if (weight_is_listed(in, gate_up, 2, true)) return STATUS_OK;
+    return weight_created(in, b->ops->weight_gate_up(b, &gate_up[0], &gate_up[1], weight_p));
+}
+
+static enum status put_embedding(struct loader *in, const struct matrix_view *table, struct weight *shared_head)
+{
+    struct model *m = in->m;
+    if (weight_is_listed(in, table, 1, false)) return STATUS_OK;
+    return weight_created(
+        in, m->backend->ops->weight_embedding(m->backend, table, m->first_id, shared_head, &m->embedding));
+}
+
 static enum status load_matrix(struct loader *in, const struct matrix_view *parts, int n, struct weight **weight_p)
 {
-    enum status status = in->m->backend->ops->weight_create(in->m->backend, parts, n, weight_p);
+    enum status status = put_matrix(in, parts, n, weight_p);
     release_views(in, parts, n);
     return status;
 }
@@ -231,7 +305,7 @@ static enum status load_vector(struct loader *in, const char *name, int columns,
 {
     struct matrix_view view;
     TRY(slice_columns(in, name, 0, columns, 0, columns, &view));
-    return in->m->backend->ops->weight_vector(in->m->backend, &view, 1, weight_p);
+    return put_vector(in, &view, 1, weight_p);
 }
 
 // ---- parts of the model ----
@@ -274,25 +348,40 @@ static int heads_append(const struct model_config *c, const struct matrix_view *
 static enum status join_qkv(struct loader *in, const struct matrix_view qkv[3], struct weight **weight_p)
 {
     const struct model *m = in->m;
-    const struct backend_ops *ops = m->backend->ops;
     struct matrix_view *parts = mem_alloc_array((size_t)(m->n_heads + m->n_kv_heads) * 4 + 1, sizeof *parts);
     int n = heads_append(&m->config, &qkv[0], parts, 0);
     n = heads_append(&m->config, &qkv[1], parts, n);
     parts[n++] = qkv[2];
-    const enum status status = qkv[0].rows == 1 ? ops->weight_vector(m->backend, parts, n, weight_p)
-                                                : ops->weight_create(m->backend, parts, n, weight_p);
+    const enum status status =
+        qkv[0].rows == 1 ? put_vector(in, parts, n, weight_p) : put_matrix(in, parts, n, weight_p);
     if (qkv[0].rows > 1) release_views(in, qkv, 3);
     free(parts);
     return status;
 }
 
-static enum status load_head_norm(struct loader *in, const char *name, struct weight **weight_p)
+// Loads the gains of the norm of q or k: of one head or, with HEAD_NORM_WHOLE, `n` heads of `all` from `first` on.
+static enum status load_head_norm(struct loader *in, const char *name, int all, int first, int n,
+                                  struct weight **weight_p)
 {
-    const int d = in->m->config.head_size;
-    struct matrix_view view, parts[4];
-    TRY(slice_columns(in, name, 0, d, 0, d, &view));
-    const int n = heads_append(&in->m->config, &view, parts, 0);
-    return in->m->backend->ops->weight_vector(in->m->backend, parts, n, weight_p);
+    const struct model_config *c = &in->m->config;
+    const int d = c->head_size;
+    struct matrix_view view;
+    if (c->layer.head_norm == HEAD_NORM_EACH) all = n = 1, first = 0;
+    TRY(slice_columns(in, name, 0, (int64_t)all * d, (int64_t)first * d, (int64_t)n * d, &view));
+    struct matrix_view *parts = mem_alloc_array((size_t)n * 4, sizeof *parts);
+    n = heads_append(c, &view, parts, 0);
+    const enum status status = put_vector(in, parts, n, weight_p);
+    free(parts);
+    return status;
+}
+
+// Loads the bias of a matrix whose partial products are added over the ranks. Only one rank adds the bias.
+static enum status load_sum_bias(struct loader *in, const char *name, struct weight **weight_p)
+{
+    struct weight *bias = NULL;
+    TRY(load_vector(in, name, in->m->config.hidden, &bias));
+    *weight_p = in->m->comm->rank == 0 ? bias : NULL;
+    return STATUS_OK;
 }
 
 static enum status load_attention(struct loader *in, struct layer *layer)
@@ -308,7 +397,7 @@ static enum status load_attention(struct loader *in, struct layer *layer)
     struct projection from[3] = {{"self_attn.q_proj.weight", q_all, 0},
                                  {"self_attn.k_proj.weight", kv_all, 0},
                                  {"self_attn.v_proj.weight", kv_all, 0}};
-    for (int i = 0; i < 3 && c->fused_projections; i++)
+    for (int i = 0; i < 3 && c->layer.fused_projections; i++)
         from[i] = (struct projection){fused, all, i == 0 ? 0 : q_all + (i - 1) * kv_all};
     struct matrix_view qkv[3], o;
     TRY(slice_rows(in, from[0].name, from[0].all_rows, hidden, from[0].first + rank * q, q, &qkv[0]));
@@ -317,46 +406,140 @@ static enum status load_attention(struct loader *in, struct layer *layer)
     TRY(join_qkv(in, qkv, &layer->qkv));
     TRY(slice_columns(in, "self_attn.o_proj.weight", hidden, q_all, rank * q, q, &o));
     TRY(load_matrix(in, &o, 1, &layer->o));
-    if (c->qkv_bias) {
+    if (c->layer.qkv_bias) {
         TRY(slice_columns(in, "self_attn.q_proj.bias", 0, q_all, rank * q, q, &qkv[0]));
         TRY(slice_columns(in, "self_attn.k_proj.bias", 0, kv_all, first_kv, kv, &qkv[1]));
         TRY(slice_columns(in, "self_attn.v_proj.bias", 0, kv_all, first_kv, kv, &qkv[2]));
         TRY(join_qkv(in, qkv, &layer->qkv_bias));
     }
-    if (c->o_bias) {
-        struct weight *bias;
-        TRY(load_vector(in, "self_attn.o_proj.bias", c->hidden, &bias));
-        // only one rank adds the bias, because the outputs of all ranks are summed
-        layer->o_bias = rank == 0 ? bias : NULL;
-    }
-    if (c->qk_norm) {
-        TRY(load_head_norm(in, "self_attn.q_norm.weight", &layer->q_norm));
-        TRY(load_head_norm(in, "self_attn.k_norm.weight", &layer->k_norm));
+    if (c->layer.o_bias) TRY(load_sum_bias(in, "self_attn.o_proj.bias", &layer->o_bias));
+    if (c->layer.head_norm != HEAD_NORM_NONE) {
+        TRY(load_head_norm(in, "self_attn.q_norm.weight", c->n_heads, (int)rank * m->n_heads, m->n_heads,
+                           &layer->q_norm));
+        TRY(load_head_norm(in, "self_attn.k_norm.weight", c->n_kv_heads, m->first_kv_head, m->n_kv_heads,
+                           &layer->k_norm));
     }
     return STATUS_OK;
+}
+
+// Reads a number that is stored as a tensor of shape [] or [1]. An absent one keeps the value that *value_p has.
+static enum status load_number(struct loader *in, const char *name, bool required, float *value_p)
+{
+    char full[128], shape[SAFETENSORS_SHAPE_TEXT];
+    snprintf(full, sizeof full, "%s%s", in->prefix, name);
+    const struct safetensors_tensor *t = in->st ? safetensors_find(in->st, full) : NULL;
+    if (!t)
+        return required && in->st ? status_fail(STATUS_DATA, "tensor %s is missing: config.json calls for it", full)
+                                  : STATUS_OK;
+    if (t->n_dims > 1 || (t->n_dims == 1 && t->shape[0] != 1))
+        return status_fail(STATUS_DATA, "%s: tensor %s has shape %s, but config.json calls for [1]", t->file, full,
+                           safetensors_shape_text(t, shape));
+    struct matrix_view view = {.data = t->data, .rows = 1, .columns = 1};
+    TRY(dtype_parse(t, false, &view.dtype));
+    mark_used(in, t);
+    if (in->list || in->m->backend->ops->capabilities.reads_no_weights) return STATUS_OK;
+    matrix_view_read(&view, 0, 0, 1, value_p);
+    if (isfinite(*value_p)) return STATUS_OK;
+    return status_fail(STATUS_DATA, "%s: tensor %s is %g: must be a finite number", t->file, full, (double)*value_p);
+}
+
+static float softplus(float x)
+{
+    return x > 20 ? x : log1pf(expf(x));
+}
+
+// Sets the parameters of the function between the matrices of the MLP.
+static enum status load_activation(struct loader *in, struct activation *a)
+{
+    static const enum activation_kind kinds[] = {
+        [MLP_SWIGLU] = ACTIVATION_SWIGLU, [MLP_RELU2] = ACTIVATION_RELU2, [MLP_XIELU] = ACTIVATION_XIELU};
+    const enum mlp_kind mlp = in->m->config.layer.mlp;
+    float a_p = 0, a_n = 0;
+    *a = (struct activation){.kind = kinds[mlp], .beta = 0.5f, .epsilon = -1e-6f}; // the values of transformers
+    if (mlp != MLP_XIELU) return STATUS_OK;
+    TRY(load_number(in, "mlp.act_fn.alpha_p", true, &a_p));
+    TRY(load_number(in, "mlp.act_fn.alpha_n", true, &a_n));
+    TRY(load_number(in, "mlp.act_fn.beta", false, &a->beta));
+    TRY(load_number(in, "mlp.act_fn.eps", false, &a->epsilon));
+    a->a = softplus(a_p);
+    a->b = a->beta + softplus(a_n);
+    if (a->epsilon <= 0) return STATUS_OK;
+    return status_fail(STATUS_DATA, "tensor %smlp.act_fn.eps is %g: must be at most 0", in->prefix, (double)a->epsilon);
+}
+
+static enum status load_mlp_biases(struct loader *in, struct layer *layer)
+{
+    const struct model *m = in->m;
+    const int64_t all = m->config.intermediate, n = m->intermediate, first = m->comm->rank * n;
+    const int gates = layer_mlp_matrices(&m->config.layer) - 2;
+    struct matrix_view bias[2];
+    if (gates) TRY(slice_columns(in, "mlp.gate_proj.bias", 0, all, first, n, &bias[0]));
+    TRY(slice_columns(in, "mlp.up_proj.bias", 0, all, first, n, &bias[gates]));
+    TRY(put_vector(in, bias, gates + 1, &layer->gate_up_bias));
+    return load_sum_bias(in, "mlp.down_proj.bias", &layer->down_bias);
 }
 
 static enum status load_mlp(struct loader *in, struct layer *layer)
 {
     struct model *m = in->m;
+    const struct layer_shape *shape = &m->config.layer;
     int64_t all = m->config.intermediate, n = m->intermediate, first = m->comm->rank * n, hidden = m->config.hidden;
     struct matrix_view gate_up[2], down;
     struct projection from[2] = {{"mlp.gate_proj.weight", all, 0}, {"mlp.up_proj.weight", all, 0}};
-    for (int i = 0; i < 2; i++) {
-        if (m->config.fused_projections) from[i] = (struct projection){"mlp.gate_up_proj.weight", 2 * all, i * all};
+    const int no_gate = shape->mlp == MLP_SWIGLU ? 0 : 1;
+    for (int i = no_gate; i < 2; i++) {
+        if (shape->fused_projections) from[i] = (struct projection){"mlp.gate_up_proj.weight", 2 * all, i * all};
         TRY(slice_rows(in, from[i].name, from[i].all_rows, hidden, from[i].first + first, n, &gate_up[i]));
     }
-    TRY(m->backend->ops->weight_gate_up(m->backend, &gate_up[0], &gate_up[1], &layer->gate_up));
-    release_views(in, gate_up, 2);
+    if (layer_mlp_is_fused(shape))
+        TRY(put_gate_up(in, gate_up, &layer->gate_up));
+    else
+        TRY(put_matrix(in, gate_up + no_gate, 2 - no_gate, &layer->gate_up));
+    release_views(in, gate_up + no_gate, 2 - no_gate);
     TRY(slice_columns(in, "mlp.down_proj.weight", hidden, all, first, n, &down));
-    return load_matrix(in, &down, 1, &layer->down);
+    TRY(load_matrix(in, &down, 1, &layer->down));
+    TRY(load_activation(in, &layer->activation));
+    return shape->mlp_bias ? load_mlp_biases(in, layer) : STATUS_OK;
 }
 
-// Returns the name of the embedding. A tied table may have either name.
-static const char *embedding_name(const struct model_config *c, const struct safetensors *st)
+// Names of the tensors that are not in a layer. A checkpoint that holds more than the text model has a longer prefix.
+struct names {
+    const char *root, *embedding, *head;
+};
+
+static struct names names_of(const struct model_config *c, const struct safetensors *st)
 {
-    bool only_head = st && c->tied_embeddings && !safetensors_find(st, "model.embed_tokens.weight");
-    return only_head ? "lm_head.weight" : "model.embed_tokens.weight";
+    static const struct names all[] = {
+        {"model.", "model.embed_tokens.weight", "lm_head.weight"},
+        {"language_model.model.", "language_model.model.embed_tokens.weight", "language_model.lm_head.weight"},
+        {"model.language_model.", "model.language_model.embed_tokens.weight", "lm_head.weight"},
+    };
+    for (int i = 1; i < 3 && c->holds_more && st; i++)
+        if (safetensors_find(st, all[i].embedding)) return all[i];
+    struct names names = all[0];
+    // A tied table may have either name.
+    if (st && c->tied_embeddings && !safetensors_find(st, names.embedding)) names.embedding = names.head;
+    return names;
+}
+
+void model_resolve_head(struct model_config *c, const struct safetensors *st)
+{
+    if (c->tied_if_absent && st && safetensors_find(st, names_of(c, st).head)) c->tied_embeddings = false;
+}
+
+// Compares mapped bytes. Prefetches a chunk while it compares the one before.
+static bool mapped_equal(const char *a, const char *b, size_t size)
+{
+    enum { CHUNK_BYTES = 1 << 20 };
+    safetensors_prefetch(a, 1, size < CHUNK_BYTES ? size : CHUNK_BYTES, 0);
+    safetensors_prefetch(b, 1, size < CHUNK_BYTES ? size : CHUNK_BYTES, 0);
+    for (size_t at = 0; at < size; at += CHUNK_BYTES) {
+        const size_t n = size - at < CHUNK_BYTES ? size - at : CHUNK_BYTES, rest = size - at - n;
+        safetensors_prefetch(a + at + n, 1, rest < CHUNK_BYTES ? rest : CHUNK_BYTES, 0);
+        safetensors_prefetch(b + at + n, 1, rest < CHUNK_BYTES ? rest : CHUNK_BYTES, 0);
+        if (memcmp(a + at, b + at, n) != 0) return false;
+    }
+    return true;
 }
 
 // Refuses a tied table if the head is stored too and has other values: transformers 4 ignores that head, transformers 5
@@ -365,15 +548,16 @@ static const char *embedding_name(const struct model_config *c, const struct saf
 static enum status check_tied_head(const struct loader *in)
 {
     const struct model *m = in->m;
-    if (!in->st || !m->config.tied_embeddings || m->saved || m->backend->ops->capabilities.reads_no_weights)
+    if (!in->st || !m->config.tied_embeddings || m->saved || in->list || m->backend->ops->capabilities.reads_no_weights)
         return STATUS_OK;
-    const struct safetensors_tensor *table = safetensors_find(in->st, "model.embed_tokens.weight");
-    const struct safetensors_tensor *head = safetensors_find(in->st, "lm_head.weight");
-    if (!table || !head) return STATUS_OK;
+    const struct names names = names_of(&m->config, in->st);
+    const struct safetensors_tensor *table = safetensors_find(in->st, names.embedding);
+    const struct safetensors_tensor *head = safetensors_find(in->st, names.head);
+    if (!table || !head || table == head) return STATUS_OK;
     const size_t row_bytes = (size_t)table->size_bytes / (size_t)m->config.vocab_size;
     const size_t from = (size_t)m->first_id * row_bytes, size = (size_t)m->n_ids * row_bytes;
     if (strcmp(head->dtype, table->dtype) == 0 && head->size_bytes == table->size_bytes &&
-        memcmp((const char *)head->data + from, (const char *)table->data + from, size) == 0)
+        mapped_equal((const char *)head->data + from, (const char *)table->data + from, size))
         return STATUS_OK;
     return status_fail(STATUS_DATA,
                        "%s: tensor lm_head.weight differs from model.embed_tokens.weight, but tie_word_embeddings of "
@@ -385,19 +569,17 @@ static enum status load_vocabulary(struct loader *in)
 {
     struct model *m = in->m;
     const struct model_config *c = &m->config;
-    const struct backend_ops *ops = m->backend->ops;
     struct matrix_view table, head[2];
-    const char *name = embedding_name(c, in->st);
-    TRY(slice_rows(in, name, c->vocab_size, c->hidden, m->first_id, m->n_ids, &table));
+    const struct names names = names_of(c, in->st);
+    TRY(slice_rows(in, names.embedding, c->vocab_size, c->hidden, m->first_id, m->n_ids, &table));
     TRY(check_tied_head(in));
     head[0] = table;
-    if (!c->tied_embeddings)
-        TRY(slice_rows(in, "lm_head.weight", c->vocab_size, c->hidden, m->first_id, m->n_ids, &head[0]));
+    if (!c->tied_embeddings) TRY(slice_rows(in, names.head, c->vocab_size, c->hidden, m->first_id, m->n_ids, &head[0]));
     head[1] =
         (struct matrix_view){.dtype = DTYPE_BF16, .rows = m->vocab_share - m->n_ids, .columns = c->hidden}; // zeros
-    TRY(ops->weight_create(m->backend, head, head[1].rows ? 2 : 1, &m->head));
+    TRY(put_matrix(in, head, head[1].rows ? 2 : 1, &m->head));
     bool shared = c->tied_embeddings && !head[1].rows;
-    TRY(ops->weight_embedding(m->backend, &table, m->first_id, shared ? m->head : NULL, &m->embedding));
+    TRY(put_embedding(in, &table, shared ? m->head : NULL));
     release_views(in, head, 1);
     release_views(in, &table, 1);
     return STATUS_OK;
@@ -407,11 +589,21 @@ static enum status load_vocabulary(struct loader *in)
 // and rope_append().
 static bool is_calibration(const struct model_config *c, const char *name)
 {
-    static const char *const endings[] = {".input_scale", ".output_scale", ".q_scale",
-                                          ".k_scale",     ".v_scale",      ".kv_scale"};
+    static const char *const endings[] = {".input_scale", ".activation_scale", ".output_scale", ".q_scale",
+                                          ".k_scale",     ".v_scale",          ".kv_scale"};
     const char *ending = strrchr(name, '.');
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
         if (c->fp8 && ending && strcmp(ending, endings[i]) == 0) return true;
+    return false;
+}
+
+// Returns true for tensors of the parts of a checkpoint that read images.
+static bool is_vision(const struct model_config *c, const char *name)
+{
+    static const char *const parts[] = {"vision_tower.", "multi_modal_projector."};
+    if (strncmp(name, "model.", 6) == 0) name += 6;
+    for (int i = 0; i < 2; i++)
+        if (c->holds_more && strncmp(name, parts[i], strlen(parts[i])) == 0) return true;
     return false;
 }
 
@@ -424,7 +616,7 @@ static enum status check_all_used(const struct loader *in)
         const struct safetensors_tensor *t = safetensors_at(in->st, i);
         // Older files store inv_freq, but rope_theta implies it.
         const char *inv_freq = strstr(t->name, ".rotary_emb.inv_freq");
-        if (in->used[i] || inv_freq || is_calibration(c, t->name)) continue;
+        if (in->used[i] || inv_freq || is_calibration(c, t->name) || is_vision(c, t->name)) continue;
         if (c->tied_embeddings && strncmp(t->name, "lm_head.weight", 14) == 0) continue; // also the scale of the head
         return status_fail(STATUS_DATA,
                            "%s: tensor %s does not belong to a %s of %d layers as config.json describes it", t->file,
@@ -433,33 +625,47 @@ static enum status check_all_used(const struct loader *in)
     return STATUS_OK;
 }
 
-// Logs progress: large checkpoints take minutes.
-static void log_progress(struct loader *in, int layers)
+// Loads a norm of the residual stream: `name` + ".weight".
+static enum status load_norm(struct loader *in, const char *name, struct weight **weight_p)
 {
-    enum { INTERVAL_US = 5000000 };
-    const struct model *m = in->m;
-    int64_t now_us = clock_now_us();
-    if (now_us - in->progress_us < INTERVAL_US) return;
-    in->progress_us = now_us;
-    log_event(LOG_INFO, "model_loading", LOG_FIELD("rank", m->comm->rank), LOG_FIELD("ranks", m->comm->size),
-              LOG_FIELD("layers_loaded", layers), LOG_FIELD("layers", m->config.n_layers),
-              LOG_FIELD("bytes", m->weight_bytes));
+    char full[64];
+    snprintf(full, sizeof full, "%s.weight", name);
+    return load_vector(in, full, in->m->config.hidden, weight_p);
+}
+
+// Loads the gains of the last norm, divided by the divisor of the logits.
+static enum status load_final_norm(struct loader *in)
+{
+    struct model *m = in->m;
+    const int n = m->config.hidden;
+    struct matrix_view view;
+    snprintf(in->prefix, sizeof in->prefix, "%s", names_of(&m->config, in->st).root);
+    TRY(slice_columns(in, "norm.weight", 0, n, 0, n, &view));
+    if (in->list) return put_vector(in, &view, 1, &m->final_norm);
+    float *gains = mem_alloc_array((size_t)n, sizeof *gains);
+    if (!m->backend->ops->capabilities.reads_no_weights) matrix_view_read(&view, 0, 0, n, gains);
+    for (int i = 0; i < n; i++)
+        gains[i] = (float)((double)gains[i] / m->config.scales.logits);
+    const struct matrix_view divided = {.data = gains, .dtype = DTYPE_F32, .rows = 1, .columns = n};
+    const enum status status = put_vector(in, &divided, 1, &m->final_norm);
+    free(gains);
+    return status;
 }
 
 static enum status load_model(struct loader *in)
 {
     struct model *m = in->m;
+    const struct layer_shape *shape = &m->config.layer;
     // Load the largest tensors first: peak memory is the weights packed so far plus one tensor of the file.
     TRY(load_vocabulary(in));
-    TRY(load_vector(in, "model.norm.weight", m->config.hidden, &m->final_norm));
+    TRY(load_final_norm(in));
     for (int l = 0; l < m->config.n_layers; l++) {
         struct layer *layer = &m->layers[l];
-        snprintf(in->prefix, sizeof in->prefix, "model.layers.%d.", l);
-        TRY(load_vector(in, "input_layernorm.weight", m->config.hidden, &layer->input_norm));
+        snprintf(in->prefix, sizeof in->prefix, "%slayers.%d.", names_of(&m->config, in->st).root, l);
+        TRY(load_norm(in, shape->attention_norm, &layer->attention_norm));
         TRY(load_attention(in, layer));
-        TRY(load_vector(in, "post_attention_layernorm.weight", m->config.hidden, &layer->post_attention_norm));
+        TRY(load_norm(in, shape->mlp_norm, &layer->mlp_norm));
         TRY(load_mlp(in, layer));
-        log_progress(in, l + 1);
     }
     return in->st ? check_all_used(in) : STATUS_OK;
 }
@@ -472,19 +678,24 @@ enum status model_stored_dtype(const struct model_config *config, const struct s
         *dtype_p = config->fp8 ? DTYPE_FP8 : DTYPE_BF16;
         return STATUS_OK;
     }
-    const char *name = embedding_name(config, st);
+    const char *name = names_of(config, st).embedding;
     const struct safetensors_tensor *t = safetensors_find(st, name);
     if (!t) return status_fail(STATUS_DATA, "tensor %s is missing", name);
     return dtype_parse(t, true, dtype_p);
 }
 
-enum status model_load_weights(struct model *m, const struct safetensors *st)
+// Creates the weights, or adds them to `list` if it is not NULL.
+static enum status load_weights(struct model *m, const struct safetensors *st, struct weight_list *list,
+                                struct weight_reader *reader)
 {
-    struct dummy *dummy = st ? NULL : dummy_create(&m->config, m->zeros);
+    struct dummy *dummy = st ? NULL : dummy_create(&m->config, m->zeros || list);
+    const int64_t now_us = clock_now_us();
     struct loader in = {.m = m,
                         .st = st,
                         .dummy = dummy,
-                        .progress_us = clock_now_us(),
+                        .list = list,
+                        .reader = reader,
+                        .log = {now_us, now_us, 0},
                         .kept_attention = m->config.fp8_excluded_attention,
                         .kept_mlp = m->config.fp8_excluded_mlp};
     if (st) in.used = mem_alloc_array((size_t)safetensors_count(st), sizeof *in.used);
@@ -492,5 +703,43 @@ enum status model_load_weights(struct model *m, const struct safetensors *st)
     enum status status = load_model(&in);
     free(in.used);
     dummy_free(dummy);
+    return status;
+}
+
+// Lists the weights that load_weights() will create, without reading them, and sets the total of the progress.
+static enum status list_weights(const struct model *m, const struct safetensors *st, struct weight_list *list)
+{
+    struct model listed = *m;
+    listed.layers = NULL;
+    listed.weight_bytes = 0;
+    enum status status = load_weights(&listed, st, list, NULL);
+    free(listed.layers);
+    if (m->progress) atomic_store_explicit(&m->progress->total_bytes, listed.weight_bytes, memory_order_relaxed);
+    return status;
+}
+
+int load_progress_percent(const struct load_progress *progress)
+{
+    const uint64_t total = atomic_load_explicit(&progress->total_bytes, memory_order_relaxed);
+    const uint64_t done = atomic_load_explicit(&progress->done_bytes, memory_order_relaxed);
+    return !total ? 0 : done < total ? (int)(100 * (double)done / (double)total) : 100;
+}
+
+enum status model_load_weights(struct model *m, const struct safetensors *st)
+{
+    struct weight_list list = {0};
+    const bool reads = !m->backend->ops->capabilities.reads_no_weights;
+    enum status status = reads ? list_weights(m, st, &list) : STATUS_OK;
+    if (status == STATUS_OK) {
+        const struct backend_ops *ops = m->backend->ops;
+        const int threads = ops->host_threads ? ops->host_threads(m->backend) : 1;
+        struct weight_reader *reader = reads && st && !m->saved ? weight_reader_start(&list, threads) : NULL;
+        if (reader) safetensors_read_exactly(st);
+        if (reads && st) file_fault_watch(st);
+        status = load_weights(m, st, NULL, reader);
+        if (reads && st) file_fault_unwatch(st);
+        weight_reader_stop(reader);
+    }
+    weight_list_fini(&list);
     return status;
 }

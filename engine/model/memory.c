@@ -25,6 +25,7 @@ enum status model_count_memory(const struct model *m, const struct safetensors *
     struct model counted = *m;
     struct tensor_need list[MODEL_TENSORS_MAX];
     counted.layers = NULL;
+    counted.progress = NULL;
     counted.zeros = true;
     TRY(backend_open_counting(&m->shape, m->dtype, &counted.backend));
     const struct backend_ops *ops = counted.backend->ops;
@@ -41,7 +42,8 @@ enum status model_count_memory(const struct model *m, const struct safetensors *
 static double count_parameters(const struct model_config *c)
 {
     double hidden = c->hidden, q = (double)c->n_heads * c->head_size, kv = (double)c->n_kv_heads * c->head_size;
-    double layer = hidden * (2 * q + 2 * kv) + 3 * hidden * c->intermediate + 2 * hidden;
+    double mlp = layer_mlp_matrices(&c->layer) * hidden * c->intermediate;
+    double layer = hidden * (2 * q + 2 * kv) + mlp + 2 * hidden;
     return c->n_layers * layer + hidden + (c->tied_embeddings ? 1 : 2) * hidden * c->vocab_size;
 }
 

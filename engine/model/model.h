@@ -16,6 +16,12 @@
 
 struct model;
 
+// How much of a rank's weights is loaded. The loader writes it; any thread may read it.
+struct load_progress {
+    _Atomic uint64_t done_bytes, total_bytes; // total_bytes is 0 until the files are open
+};
+int load_progress_percent(const struct load_progress *progress); // from 0 to 100
+
 struct model_options {
     const char *dir;     // checkpoint directory or, with `dummy`, a config.json of any name
     bool dummy;          // for measurements: dummy weights of the config's shape, see dummy.h
@@ -45,8 +51,9 @@ struct model_options {
     // GPU groups: type to which partial sums are rounded and in which they are added: "f32", "bf16", "auto" or NULL
     // (bf16). For ranks on CPUs see group_set_allreduce_bf16().
     const char *allreduce_dtype;
-    bool fp8_fast_accum;  // GPUs: faster FP8 gemms with about 14 bits in their sums, see docs/gpus.md
-    struct gpu_place gpu; // set by engine_open()
+    bool fp8_fast_accum;            // GPUs: faster FP8 gemms with about 14 bits in their sums, see docs/gpus.md
+    struct gpu_place gpu;           // set by engine_open()
+    struct load_progress *progress; // where model_open() reports its progress, or NULL
 };
 #define MODEL_OVERLAP_ROWS 1024 // a gemm of fewer rows leaves much of a GPU idle
 

@@ -20,8 +20,11 @@ struct model_rope *model_rope_create(const struct model_config *config, struct r
     struct model_rope *rope = mem_alloc(sizeof *rope);
     rope_config_frequencies(r, false, rope->inv_freq);
     if (r->type == ROPE_LONGROPE) rope_config_frequencies(r, true, rope->long_inv_freq);
+    // A factor of q . k other than 1 / sqrt(head size) is applied to q and to k in equal parts.
+    const double attention = config->scales.attention;
+    const double part = attention > 0 ? sqrt(attention * sqrt(config->head_size)) : 1;
     for (int i = 0; i < config->head_size / 2; i++)
-        rope->scale[i] = i < r->dims / 2 ? (float)r->attention_factor : 1;
+        rope->scale[i] = (float)(part * (i < r->dims / 2 ? r->attention_factor : 1));
     *shape = (struct rope_shape){.inv_freq = rope->inv_freq,
                                  .scale = rope->scale,
                                  .long_inv_freq = r->type == ROPE_LONGROPE ? rope->long_inv_freq : NULL,

@@ -388,6 +388,21 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *st, 
     return tensor_search(st->tensors, st->n_tensors, name);
 }
 
+void safetensors_read_exactly(const struct safetensors *st)
+{
+    for (int i = 0; i < st->n_files; i++)
+        madvise(st->files[i].map, st->files[i].map_bytes, MADV_RANDOM); // a failure is harmless
+}
+
+const char *safetensors_file_at(const struct safetensors *st, const void *address)
+{
+    for (int i = 0; i < st->n_files; i++) {
+        const struct file *file = &st->files[i];
+        if ((uintptr_t)address - (uintptr_t)file->map < file->map_bytes) return file->path;
+    }
+    return NULL;
+}
+
 uint64_t safetensors_stamp(const struct safetensors *st, uint64_t seed)
 {
     uint64_t state = fnv1a(FNV_START, &seed, sizeof seed);

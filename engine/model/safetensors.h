@@ -3,8 +3,8 @@
 // model.safetensors.index.json names. Format: github.com/huggingface/safetensors.
 //
 // Opening checks every header against its file. A tensor never reaches outside the mapping, and the tensors of a file
-// cover its data without gaps or overlaps, as the format demands. If a mapped file is truncated, the process gets
-// SIGBUS, which cannot be handled. So replace checkpoints by renaming, never in place.
+// cover its data without gaps or overlaps, as the format demands. If a mapped file is truncated, reading it raises
+// SIGBUS, which ends the process (file_fault.h). So replace checkpoints by renaming, never in place.
 //
 // Immutable once open; any thread may look up tensors. Tensors are valid as long as the handle.
 #pragma once
@@ -41,8 +41,13 @@ const struct safetensors_tensor *safetensors_find(const struct safetensors *st, 
 // Advises the kernel that `rows` rows of `row_bytes` bytes, `stride_bytes` apart, will be read soon. Pages without a
 // byte of these rows are not prefetched. Any alignment is allowed.
 void safetensors_prefetch(const void *data, int64_t rows, size_t row_bytes, int64_t stride_bytes);
+// Tells the kernel to read no pages but those that are accessed or prefetched. Prefetch everything that is accessed.
+void safetensors_read_exactly(const struct safetensors *st);
 // Removes the pages from this process's resident memory. They can still be read, but more slowly.
 void safetensors_release(const void *data, uint64_t size_bytes);
+
+// Returns the path of the file that is mapped at this address, or NULL. May be called in a signal handler.
+const char *safetensors_file_at(const struct safetensors *st, const void *address);
 
 // Returns a hash of the files' sizes and modification times, and of `seed`. If the hash changes, anything derived from
 // the files (the packed weight cache) is out of date.

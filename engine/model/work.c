@@ -4,7 +4,8 @@
 struct work_model work_model_of(const struct model_config *c, double weight_bytes, double entry_bytes)
 {
     double hidden = c->hidden, q = (double)c->n_heads * c->head_size, kv = (double)c->n_kv_heads * c->head_size;
-    double attention = hidden * (q + 2 * kv) + q * hidden, mlp = 3 * hidden * c->intermediate;
+    double attention = hidden * (q + 2 * kv) + q * hidden,
+           mlp = layer_mlp_matrices(&c->layer) * hidden * c->intermediate;
     return (struct work_model){.layer_weights = c->n_layers * (attention + mlp),
                                .head_weights = hidden * c->vocab_size,
                                .attention_flop = c->n_layers * 4 * q,

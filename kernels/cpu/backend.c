@@ -135,7 +135,11 @@ struct embedding {
 static void embed_row(void *arg, int row, int thread)
 {
     const struct embedding *e = arg;
-    cpu_embedding_row(e->table, e->cpu->bf16, e->cpu->batch.token[row], cpu_row(e->out, row));
+    float *out = cpu_row(e->out, row);
+    const float scale = e->cpu->shape.embedding_scale;
+    cpu_embedding_row(e->table, e->cpu->bf16, e->cpu->batch.token[row], out);
+    for (int i = 0; i < e->out->columns && scale != 0 && scale != 1; i++)
+        out[i] *= scale;
 }
 
 static enum status cpu_embed(struct backend *b, struct tensor *out, const struct weight *table)
@@ -266,6 +270,11 @@ static const struct backend_ops cpu_ops = {
     .rmsnorm = cpu_rmsnorm,
     .linear = cpu_linear,
     .rope_append = cpu_rope_append,
+    .activate = cpu_activate,
+    .add_norm = cpu_add_norm,
+    .sum_squares = cpu_sum_squares,
+    .norm_whole = cpu_norm_whole,
+    .scale_queries = cpu_scale_queries,
     .attention = cpu_attention,
     .attention_last = cpu_attention_last,
     .gather_rows = cpu_gather_rows,

@@ -239,6 +239,14 @@ void cpu_embedding_row(const struct weight *table, bool bf16, int32_t token, flo
 // linear.c
 enum status cpu_linear(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
                        const struct weight *bias, enum linear_mode mode, int rows);
+// family_steps.c
+enum status cpu_activate(struct backend *b, struct tensor *out, const struct tensor *x,
+                         const struct activation *activation, int rows);
+enum status cpu_add_norm(struct backend *b, struct tensor *out, struct tensor *x, const struct tensor *addend,
+                         const struct weight *gain, float epsilon, int rows);
+enum status cpu_sum_squares(struct backend *b, struct tensor *squares, const struct tensor *qkv, int rows);
+enum status cpu_norm_whole(struct backend *b, struct tensor *qkv, const struct whole_norm *norm, int rows);
+enum status cpu_scale_queries(struct backend *b, struct tensor *qkv, float beta, int context, int rows);
 // attention.c
 // Allocates memory for the KV cache and attention. After a failure cpu_attention_free releases what was allocated.
 enum status cpu_attention_create(struct cpu *cpu);

@@ -263,6 +263,13 @@ struct cpu_isa {
     void (*panel_finish)(struct panel_out *out, int end);
 
     void (*rmsnorm_row)(struct rows_out out, int row, const float *x, const float *gain, int n, float epsilon);
+    // Rows of the steps that only some families have, see backend_ops.activate and the steps after it. n is the number
+    // of columns of the result.
+    float (*sum_squares)(const float *x, int n);
+    void (*scale_row)(float *x, float scale, const float *gain, int n); // x = x * scale * gain
+    void (*add_norm_row)(struct rows_out out, int row, float *x, const float *addend, const float *gain, int n,
+                         float epsilon);
+    void (*activate_row)(struct rows_out out, int row, const float *x, const struct activation *activation, int n);
     // Changes one head in place: RMS norm (not if gain is NULL), then RoPE with cos and sin [D/2].
     void (*rope_head)(float *head, const float *gain, int head_size, float epsilon, const float *cos_sin);
     // Changes one head in place: the Hadamard rotation of an int8 cache (backend.h).

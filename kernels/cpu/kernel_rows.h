@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kernels over one row or one head (included by kernels.c): RMS norm, RoPE, Hadamard rotation, appending to the KV
-// cache.
+// Kernels over one row or one head (included by kernels.c): RMS norm, activations, RoPE, Hadamard rotation, appending
+// to the KV cache.
 #pragma once
 
-// Returns 1 / rms(x). Four accumulators hide the latency of the sum. Their number and order are fixed for exactness.
-INLINE float rms_scale(const float *x, int n, float epsilon)
+// Returns the sum of squares. Four accumulators hide the latency of the sum. Their number and order are fixed for
+// exactness.
+static float sum_squares(const float *x, int n)
 {
     vec sum[4] = {{0}, {0}, {0}, {0}};
     int i = 0;
@@ -16,7 +17,13 @@ INLINE float rms_scale(const float *x, int n, float epsilon)
     float total = vec_sum((sum[0] + sum[1]) + (sum[2] + sum[3]));
     for (; i < n; i++)
         total += x[i] * x[i];
-    return 1 / __builtin_sqrtf(total / (float)n + epsilon);
+    return total;
+}
+
+// Returns 1 / rms(x).
+INLINE float rms_scale(const float *x, int n, float epsilon)
+{
+    return 1 / __builtin_sqrtf(sum_squares(x, n) / (float)n + epsilon);
 }
 
 static void rmsnorm_row(struct rows_out out, int row, const float *x, const float *gain, int n, float epsilon)
@@ -36,6 +43,60 @@ static void rmsnorm_row(struct rows_out out, int row, const float *x, const floa
             *(uint16_t *)rows_out_at(out, row, i) = bf16_from_f32(y);
         else
             *(float *)rows_out_at(out, row, i) = y;
+    }
+}
+
+static void scale_row(float *x, float scale, const float *gain, int n)
+{
+    int i = 0;
+    for (; i + VEC <= n; i += VEC)
+        vec_store(x + i, vec_load(x + i) * scale * vec_load(gain + i));
+    for (; i < n; i++)
+        x[i] = x[i] * scale * gain[i];
+}
+
+static void add_norm_row(struct rows_out out, int row, float *x, const float *addend, const float *gain, int n,
+                         float epsilon)
+{
+    const float scale = addend ? rms_scale(addend, n, epsilon) : 0;
+    for (int i = 0; i < n && addend; i++)
+        x[i] += addend[i] * scale * gain[i];
+    store_columns(out, row, 0, x, n);
+}
+
+// Returns e^x - 1 for x <= 0: a series near 0, where the difference would lose digits.
+INLINE vec vec_expm1(vec x)
+{
+    vec series = vec_set(1);
+    for (int k = 9; k > 1; k--)
+        series = vec_fma(series, x * (1.f / (float)k), vec_set(1));
+    series = series * x;
+    return vec_select(x < -0.5f, vec_exp(x) - 1.f, series);
+}
+
+INLINE vec activation_value(const struct activation *a, vec x, vec up)
+{
+    if (a->kind == ACTIVATION_SWIGLU) return vec_silu(x) * up;
+    if (a->kind == ACTIVATION_RELU2) {
+        const vec positive = vec_select(x < 0.f, vec_set(0), x); // NaN stays NaN
+        return positive * positive;
+    }
+    const vec epsilon = vec_set(a->epsilon), below = vec_select(x > epsilon, epsilon, x);
+    const vec high = x * x * a->a, low = (vec_expm1(below) - x) * a->b;
+    return vec_select(x > 0.f, high, low) + x * a->beta;
+}
+
+// The last columns are padded, so that each is computed like the others.
+static void activate_row(struct rows_out out, int row, const float *x, const struct activation *a, int n)
+{
+    const float *up = a->kind == ACTIVATION_SWIGLU ? x + n : x;
+    for (int i = 0; i < n; i += VEC) {
+        const int count = n - i < VEC ? n - i : VEC;
+        float from[VEC] = {0}, also[VEC] = {0}, to[VEC];
+        memcpy(from, x + i, (size_t)count * sizeof *from);
+        memcpy(also, up + i, (size_t)count * sizeof *also);
+        vec_store(to, activation_value(a, vec_load(from), vec_load(also)));
+        store_columns(out, row, i, to, count);
     }
 }
 

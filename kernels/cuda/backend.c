@@ -221,8 +221,10 @@ static enum status embed(struct backend *b, struct tensor *out, const struct wei
     struct cuda *cuda = cuda_of(b);
     const struct device_batch *batch = &cuda->on_device;
     assert(table->kind == WEIGHT_EMBEDDING && out->kind == TENSOR_F32 && out->columns == table->columns);
+    const float scale = cuda->shape.embedding_scale != 0 ? cuda->shape.embedding_scale : 1;
     return cuda_status(launch_embed(cuda->stream, cuda_rows(cuda, out, 0), table->data, table->stride, table->rows,
-                                    table->first_row, batch->token + batch->first_row, batch->n_rows, out->columns),
+                                    table->first_row, batch->token + batch->first_row, batch->n_rows, out->columns,
+                                    scale),
                        "embed");
 }
 
@@ -443,6 +445,11 @@ static const struct backend_ops cuda_ops = {
     .rmsnorm = rmsnorm,
     .linear = cuda_linear,
     .rope_append = rope_append,
+    .activate = cuda_activate,
+    .add_norm = cuda_add_norm,
+    .sum_squares = cuda_sum_squares,
+    .norm_whole = cuda_norm_whole,
+    .scale_queries = cuda_scale_queries,
     .attention = attention,
     .importance_data = importance_data,
     .importance_read = importance_read,

@@ -163,6 +163,16 @@ enum status cuda_norm_linear(struct backend *b, struct tensor *out, const struct
 enum status cuda_mlp(struct backend *b, struct tensor *out, struct tensor *inner, const struct norm_step *norm,
                      const struct weight *gate_up, const struct weight *down, enum linear_mode mode, int rows);
 
+// ---- family_steps.c ----
+
+enum status cuda_activate(struct backend *b, struct tensor *out, const struct tensor *x,
+                          const struct activation *activation, int rows);
+enum status cuda_add_norm(struct backend *b, struct tensor *out, struct tensor *x, const struct tensor *addend,
+                          const struct weight *gain, float epsilon, int rows);
+enum status cuda_sum_squares(struct backend *b, struct tensor *squares, const struct tensor *qkv, int rows);
+enum status cuda_norm_whole(struct backend *b, struct tensor *qkv, const struct whole_norm *norm, int rows);
+enum status cuda_scale_queries(struct backend *b, struct tensor *qkv, float beta, int context, int rows);
+
 // ---- overlap.c ----
 
 // Returns true if passes of this shape may run as micro-batches.

@@ -11,6 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "kernels/backend.h"
 #include "kernels/cuda/limits.h"
 #include "kernels/ragged.h"
 #include "kernels/rope_shape.h"
@@ -60,9 +61,9 @@ struct device_batch {
     int max_importance_keys;          // largest of importance_keys
 };
 
-// out f32 [T, hidden] = each token's row of the bf16 table, or zeros for tokens of other ranks.
+// out f32 [T, hidden] = each token's row of the bf16 table times `scale`, or zeros for tokens of other ranks.
 cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int table_stride, int64_t table_rows,
-                         int32_t first_row, const int32_t *token, int rows, int hidden);
+                         int32_t first_row, const int32_t *token, int rows, int hidden, float scale);
 // out bf16 [rows, stride] = x / rms(x) * gain, with x f32 [.., n]. row_index NULL means rows 0..rows-1.
 cudaError_t launch_rmsnorm(cudaStream_t stream, void *out, int out_stride, const float *x, const float *gain,
                            float epsilon, const int32_t *row_index, int rows, int n);
@@ -107,6 +108,25 @@ cudaError_t launch_dequantise(cudaStream_t stream, void *out, const void *bytes,
 cudaError_t launch_epilogue(cudaStream_t stream, void *out, int out_stride, bool out_bf16, bool add, const float *x,
                             int x_stride, const float *row_scale, const float *column_scale, const float *bias,
                             int rows, int n);
+
+// Steps of some families (family_rows.cu), see backend_ops.activate and the steps after it. Rows are those of a step.
+cudaError_t launch_activate(cudaStream_t stream, void *out, int out_stride, const float *x, const struct activation *a,
+                            int rows, int n);
+cudaError_t launch_add_norm(cudaStream_t stream, void *out, int out_stride, float *x, const float *addend,
+                            const float *gain, float epsilon, int rows, int n);
+// squares f32 [rows, 2] of the first q and the next k values of rows of qkv, `stride` floats apart.
+cudaError_t launch_sum_squares(cudaStream_t stream, float *squares, const float *qkv, int stride, int rows, int q,
+                               int k);
+// Normalises these values, with sums over q_dims and k_dims values.
+struct whole_rows {
+    const float *squares, *q_gain, *k_gain;
+    int q, k, q_dims, k_dims, stride;
+    float epsilon;
+};
+cudaError_t launch_norm_whole(cudaStream_t stream, float *qkv, const struct whole_rows *norm, int rows);
+// Multiplies the first n values of each row by rope_query_scale() of its position.
+cudaError_t launch_scale_queries(cudaStream_t stream, float *qkv, int stride, const int32_t *position, float beta,
+                                 int context, int rows, int n);
 
 // A gemm of up to GEMV_ROWS rows: out [rows, N] = x [rows, K] W[N, K]^T, reading W once (gemv.cu). K is padded with
 // zeros to a multiple of 16. Both operands are bf16. If fp8 is set, both are e4m3 bytes with the scales row_scale

@@ -95,7 +95,7 @@ template <int W> static __device__ __forceinline__ void store_bytes(uint8_t *to,
 template <int W>
 static __global__ void __launch_bounds__(THREADS_MAX)
     embed_kernel(float *out, const __nv_bfloat16 *table, int table_stride, int64_t table_rows, int32_t first_row,
-                 const int32_t *token, int hidden)
+                 const int32_t *token, int hidden, float scale)
 {
     int64_t row = (int64_t)token[blockIdx.x] - first_row;
     bool here = row >= 0 && row < table_rows;
@@ -107,19 +107,22 @@ static __global__ void __launch_bounds__(THREADS_MAX)
         for (int j = 0; j < W; j++)
             group[j] = 0;
         if (here) load<W>(group, from + i);
+#pragma unroll
+        for (int j = 0; j < W; j++)
+            group[j] *= scale;
         store<W>(to + i, group);
     }
 }
 
 cudaError_t launch_embed(cudaStream_t stream, float *out, const void *table, int table_stride, int64_t table_rows,
-                         int32_t first_row, const int32_t *token, int rows, int hidden)
+                         int32_t first_row, const int32_t *token, int rows, int hidden, float scale)
 {
     const __nv_bfloat16 *bf16 = (const __nv_bfloat16 *)table;
     if (hidden % WIDE == 0)
         return CUDA_LAUNCH(embed_kernel<WIDE>, dim3((unsigned)rows), dim3((unsigned)norm_threads(hidden)), 0, stream,
-                           out, bf16, table_stride, table_rows, first_row, token, hidden);
+                           out, bf16, table_stride, table_rows, first_row, token, hidden, scale);
     return CUDA_LAUNCH(embed_kernel<1>, dim3((unsigned)rows), dim3((unsigned)norm_threads(hidden)), 0, stream, out,
-                       bf16, table_stride, table_rows, first_row, token, hidden);
+                       bf16, table_stride, table_rows, first_row, token, hidden, scale);
 }
 
 // ---- RMSNorm (arXiv 1910.07467) -------------------------------------------------------------------------------------

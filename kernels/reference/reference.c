@@ -313,10 +313,12 @@ static enum status ref_begin(struct backend *b, const struct ragged_batch *batch
 static enum status ref_embed(struct backend *b, struct tensor *out, const struct weight *table)
 {
     struct reference *ref = reference_of(b);
+    const double scale = ref->shape.embedding_scale != 0 ? (double)ref->shape.embedding_scale : 1;
     for (int t = 0; t < ref->batch.n_rows; t++) {
         int64_t row = (int64_t)ref->batch.token[t] - table->first_row;
         for (int64_t c = 0; c < table->columns; c++)
-            tensor_store(ref, out, t, c, row >= 0 && row < table->rows ? table->data[row * table->columns + c] : 0);
+            tensor_store(ref, out, t, c,
+                         row >= 0 && row < table->rows ? scale * (double)table->data[row * table->columns + c] : 0);
     }
     return STATUS_OK;
 }
@@ -543,6 +545,89 @@ static enum status ref_importance_read(struct backend *b, float *host)
     return STATUS_OK;
 }
 
+// ---- steps of some families -----------------------------------------------------------------------------------------
+
+static double activation_value(const struct activation *a, double x, double up)
+{
+    switch (a->kind) {
+    case ACTIVATION_SWIGLU: return x / (1 + exp(-x)) * up;
+    case ACTIVATION_RELU2: return x < 0 ? 0 : x * x;
+    case ACTIVATION_XIELU: break;
+    }
+    const double below = x > (double)a->epsilon ? (double)a->epsilon : x;
+    const double curved = x > 0 ? (double)a->a * x * x : (expm1(below) - x) * (double)a->b;
+    return curved + (double)a->beta * x;
+}
+
+static enum status ref_activate(struct backend *b, struct tensor *out, const struct tensor *x,
+                                const struct activation *activation, int rows)
+{
+    const int n = out->columns;
+    INVARIANT(x->columns == (activation->kind == ACTIVATION_SWIGLU ? 2 : 1) * n, "activation of %d columns into %d",
+              x->columns, n);
+    for (int64_t r = 0; r < rows; r++)
+        for (int i = 0; i < n; i++) {
+            const float *at = x->data + r * x->columns + i;
+            const double up = activation->kind == ACTIVATION_SWIGLU ? (double)at[n] : 0;
+            tensor_store(reference_of(b), out, r, i, activation_value(activation, (double)*at, up));
+        }
+    return STATUS_OK;
+}
+
+static enum status ref_add_norm(struct backend *b, struct tensor *out, struct tensor *x, const struct tensor *addend,
+                                const struct weight *gain, float epsilon, int rows)
+{
+    const int n = x->columns;
+    double *y = reference_of(b)->sums;
+    for (int64_t r = 0; r < rows; r++) {
+        if (addend) rms_normalise(addend->data + r * n, gain->data, n, epsilon, y);
+        for (int i = 0; i < n; i++) {
+            const double sum = (double)x->data[r * n + i] + (addend ? y[i] : 0);
+            tensor_store(reference_of(b), x, r, i, sum);
+            tensor_store(reference_of(b), out, r, i, sum);
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status ref_sum_squares(struct backend *b, struct tensor *squares, const struct tensor *qkv, int rows)
+{
+    const struct backend_shape *shape = &reference_of(b)->shape;
+    const int q = shape->n_heads * shape->head_size, k = shape->n_kv_heads * shape->head_size;
+    for (int64_t r = 0; r < rows; r++) {
+        const float *row = qkv->data + r * qkv->columns;
+        squares->data[2 * r] = (float)dot_double(row, row, q);
+        squares->data[2 * r + 1] = (float)dot_double(row + q, row + q, k);
+    }
+    return STATUS_OK;
+}
+
+static enum status ref_norm_whole(struct backend *b, struct tensor *qkv, const struct whole_norm *norm, int rows)
+{
+    const int64_t q = norm->q_gain->columns, k = norm->k_gain->columns;
+    (void)b;
+    for (int64_t r = 0; r < rows; r++) {
+        float *row = qkv->data + r * qkv->columns;
+        const float *squares = norm->squares->data + 2 * r;
+        for (int64_t i = 0; i < q + k; i++) {
+            const bool is_k = i >= q;
+            const double mean = (double)squares[is_k] / (is_k ? norm->k_dims : norm->q_dims);
+            const double gain = (double)(is_k ? norm->k_gain->data[i - q] : norm->q_gain->data[i]);
+            row[i] = (float)((double)row[i] / sqrt(mean + (double)norm->epsilon) * gain);
+        }
+    }
+    return STATUS_OK;
+}
+
+static enum status ref_scale_queries(struct backend *b, struct tensor *qkv, float beta, int context, int rows)
+{
+    const struct reference *ref = reference_of(b);
+    for (int64_t r = 0; r < rows; r++)
+        for (int i = 0; i < ref->shape.n_heads * ref->shape.head_size; i++)
+            qkv->data[r * qkv->columns + i] *= rope_query_scale(ref->batch.position[r], beta, context);
+    return STATUS_OK;
+}
+
 // ---- sampling -------------------------------------------------------------------------------------------------------
 
 static int candidate_by_logit(const void *a, const void *b)
@@ -634,6 +719,11 @@ static const struct backend_ops reference_ops = {
     .rmsnorm = ref_rmsnorm,
     .linear = ref_linear,
     .rope_append = ref_rope_append,
+    .activate = ref_activate,
+    .add_norm = ref_add_norm,
+    .sum_squares = ref_sum_squares,
+    .norm_whole = ref_norm_whole,
+    .scale_queries = ref_scale_queries,
     .attention = ref_attention,
     .importance_data = ref_importance_data,
     .importance_read = ref_importance_read,

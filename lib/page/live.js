@@ -269,15 +269,24 @@
       cell(kv === null ? "–" : meter(kv, percent(kv), true)), cell(g ? rate(g.prompt) : "…", "extra"), cell(g ? rate(g.output) : "…", "extra"));
   }
 
+  // A row of a node that loads its weights and takes no requests yet.
+  function loadingRow(node) {
+    const name = head(node.node_id);
+    name.title = node.node_id + " on " + node.host + ", " + plural(node.ranks, "rank");
+    return element("tr", {}, name, cell(node.role, "text extra"), cell(element("span", { class: "state", "data-state": "warn" }, "loading " + node.percent + " %"), "text"),
+      cell("–"), cell("–", "extra"), cell("–"), cell("–", "extra"), cell("–", "extra"));
+  }
+
   function nodesDraw(snapshot) {
     const before = state.snapshots[0], seconds = snapshot.point[0] - before.point[0];
     const order = (n) => (n.role === "worker" ? "1" : "0") + n.node_id;
     const nodes = [...snapshot.nodes].sort((a, b) => order(a).localeCompare(order(b), "en", { numeric: true }));
-    $("no-nodes").hidden = nodes.length > 0;
-    $("node-table").hidden = nodes.length === 0;
-    $("node-rows").replaceChildren(...nodes.map((n) => nodeRow(n, before, seconds)));
-    $("more-nodes").hidden = snapshot.n_nodes <= nodes.length;
-    $("more-nodes").textContent = plural(snapshot.n_nodes - nodes.length, "more node") + " not shown";
+    const shown = nodes.length + snapshot.loading.length, all = snapshot.n_nodes + snapshot.n_loading;
+    $("no-nodes").hidden = shown > 0;
+    $("node-table").hidden = shown === 0;
+    $("node-rows").replaceChildren(...nodes.map((n) => nodeRow(n, before, seconds)), ...snapshot.loading.map(loadingRow));
+    $("more-nodes").hidden = all <= shown;
+    $("more-nodes").textContent = plural(all - shown, "more node") + " not shown";
   }
 
   function totalsDraw(t) {
@@ -293,7 +302,7 @@
     const working = snapshot.queue.waiting + snapshot.queue.running > 0;
     if (snapshot.draining) say("draining", "warn");
     else if (snapshot.ready) say(working ? "serving" : "ready", "good");
-    else say("not ready: " + (snapshot.n_nodes ? "no worker group takes requests" : "no node is attached"), "warn");
+    else say("not ready: " + (snapshot.n_loading ? "nodes load their weights" : snapshot.n_nodes ? "no worker group takes requests" : "no node is attached"), "warn");
     $("about").textContent = snapshot.model + " · version " + snapshot.version + " · up " + wholeSeconds(snapshot.uptime_s);
     document.title = (working ? number(snapshot.queue.running) + " running" : snapshot.ready ? "ready" : "not ready") + " · Forepack";
     FIGURES.forEach(figureDraw);

@@ -10,6 +10,7 @@
 
 #include "lib/base/mem.h"
 #include "lib/text/config_reader.h"
+#include "lib/text/family.h"
 #include "lib/text/json_file.h"
 
 enum {
@@ -24,150 +25,7 @@ enum {
     MAX_EXCLUDED = 1 << 16 // names in one list. With MAX_LAYERS, the counts of three lists fit an int
 };
 
-// Differences between the configuration classes of Hugging Face.
-struct family {
-    const char *architecture, *model_type;
-    int default_context;
-    int default_head_size; // 0: hidden / heads
-    int default_bos, default_eos;
-    bool qkv_bias;       // always has a bias
-    bool attention_bias; // reads the key attention_bias
-    bool default_attention_bias;
-    bool attention_out_bias; // the key attention_out_bias, not attention_bias, tells if the output has a bias
-    bool default_tied;
-    bool no_rope_layers; // reads no_rope_layers and no_rope_layer_interval
-    bool qk_norm;
-    int default_kv_heads;  // 0: as many as heads
-    int default_window;    // 0: no window
-    bool window_optional;  // sliding_window applies if use_sliding_window is true, to layers from max_window_layers on
-    bool window_unlayered; // layer_types does not decide which layers have the window
-    bool fused_projections;
-    struct rope_family rope;
-};
-
-enum { DEFAULT_WINDOW = 4096, DEFAULT_WINDOW_LAYERS = 28 };
-
-static const struct family families[] = {
-    {.architecture = "LlamaForCausalLM",
-     .model_type = "llama",
-     .rope = {.default_theta = 10000},
-     .default_context = 2048,
-     .default_bos = 1,
-     .default_eos = 2,
-     .attention_bias = true},
-    {.architecture = "MistralForCausalLM",
-     .model_type = "mistral",
-     .rope = {.default_theta = 10000},
-     .default_context = 131072,
-     .default_bos = 1,
-     .default_eos = 2,
-     .default_kv_heads = 8,
-     .default_window = DEFAULT_WINDOW,
-     .window_unlayered = true},
-    {.architecture = "Qwen2ForCausalLM",
-     .model_type = "qwen2",
-     .rope = {.default_theta = 10000},
-     .default_context = 32768,
-     .default_bos = -1,
-     .default_eos = -1,
-     .default_kv_heads = 32,
-     .default_window = DEFAULT_WINDOW,
-     .qkv_bias = true,
-     .window_optional = true},
-    {.architecture = "Qwen3ForCausalLM",
-     .model_type = "qwen3",
-     .rope = {.default_theta = 10000},
-     .default_context = 32768,
-     .default_head_size = 128,
-     .default_bos = -1,
-     .default_eos = -1,
-     .default_kv_heads = 32,
-     .default_window = DEFAULT_WINDOW,
-     .attention_bias = true,
-     .qk_norm = true,
-     .window_optional = true},
-    {.architecture = "Phi3ForCausalLM",
-     .model_type = "phi3",
-     .default_context = 4096,
-     .default_bos = 1,
-     .default_eos = 32000,
-     .window_unlayered = true,
-     .fused_projections = true,
-     .rope = {.default_theta = 10000, .default_original = 4096, .partial = true, .longrope_only = true}},
-    {.architecture = "SeedOssForCausalLM",
-     .model_type = "seed_oss",
-     .default_context = 524288,
-     .default_head_size = 128,
-     .default_bos = 0,
-     .default_eos = 2,
-     .default_kv_heads = 8,
-     .attention_bias = true,
-     .default_attention_bias = true,
-     .attention_out_bias = true,
-     .rope = {.default_theta = 10000}},
-    {.architecture = "SmolLM3ForCausalLM",
-     .model_type = "smollm3",
-     .default_context = 32768,
-     .default_bos = 128000,
-     .default_eos = 128001,
-     .default_kv_heads = 4,
-     .attention_bias = true,
-     .default_tied = true,
-     .no_rope_layers = true,
-     .window_optional = true,
-     .rope = {.default_theta = 2000000}},
-};
-static const int n_families = sizeof families / sizeof families[0];
-static const char known[] =
-    "LlamaForCausalLM, MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Phi3ForCausalLM, "
-    "SeedOssForCausalLM, SmolLM3ForCausalLM";
-
-// ---- parts of the file ----
-
-static const struct family *read_family(struct config_reader *r)
-{
-    const json_t *list = config_reader_get(r, "architectures");
-    const char *name = json_string_value(json_array_get(list, 0)), *type = config_read_string(r, "model_type");
-    const struct family *family = NULL;
-    if (r->status != STATUS_OK) return &families[0];
-    if (list && (!name || json_array_size(list) != 1)) {
-        config_reader_fail(r, STATUS_DATA, "architectures", "must be an array of one string, one of %s", known);
-        return &families[0];
-    }
-    if (!name && !type) {
-        config_reader_fail(r, STATUS_DATA, "architectures", "is missing: must be one of %s", known);
-        return &families[0];
-    }
-    for (int i = 0; i < n_families && !family; i++)
-        if (strcmp(name ? name : type, name ? families[i].architecture : families[i].model_type) == 0)
-            family = &families[i];
-    if (!family) {
-        config_reader_fail(r, STATUS_UNSUPPORTED, name ? "architectures" : "model_type",
-                           "is %.60s: this program runs %s", name ? name : type, known);
-        return &families[0];
-    }
-    if (type && strcmp(type, family->model_type) != 0)
-        config_reader_fail(r, STATUS_DATA, "model_type", "is %.60s, but architectures is %s, whose model_type is %s",
-                           type, family->architecture, family->model_type);
-    return family;
-}
-
-static void check_unsupported_keys(struct config_reader *r)
-{
-    static const char *const absent[] = {"per_layer_config", "attention_chunk_size", "kv_sharing_modes"};
-    for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
-        if (config_reader_get(r, absent[i]))
-            config_reader_fail(r, STATUS_UNSUPPORTED, absent[i],
-                               "is set: layers of different shape or attention are not "
-                               "supported");
-    if (!config_read_bool(r, "is_causal", true))
-        config_reader_fail(r, STATUS_UNSUPPORTED, "is_causal", "is false: only causal attention is supported");
-    const char *activation = config_read_string(r, "hidden_act");
-    if (activation && strcmp(activation, "silu") != 0 && strcmp(activation, "swish") != 0)
-        config_reader_fail(r, STATUS_UNSUPPORTED, "hidden_act", "is %.60s: only silu is supported", activation);
-    if (config_read_bool(r, "mlp_bias", false))
-        config_reader_fail(r, STATUS_UNSUPPORTED, "mlp_bias", "is true: only models without MLP biases are supported");
-}
+enum { DEFAULT_WINDOW_LAYERS = 28 };
 
 // ---- quantised checkpoints ----
 
@@ -395,38 +253,94 @@ static void read_head_size(struct config_reader *r, const struct family *family,
                            MAX_HEAD_SIZE);
 }
 
+static void read_layer_shape(struct config_reader *r, const struct family *family, struct layer_shape *layer)
+{
+    *layer = family->layer;
+    layer->o_bias = family->attention_bias && config_read_bool(r, "attention_bias", family->default_attention_bias);
+    layer->qkv_bias = layer->qkv_bias || layer->o_bias;
+    if (family->attention_out_bias) layer->o_bias = config_read_bool(r, "attention_out_bias", false);
+    layer->mlp_bias = family->mlp_bias && config_read_bool(r, "mlp_bias", false);
+}
+
+// Reads the multipliers of Granite. They are folded into other numbers, so they must not be 0, and not so small or
+// large that these would overflow.
+static void read_scales(struct config_reader *r, const struct family *family, struct model_scales *scales)
+{
+    *scales = (struct model_scales){.embedding = 1, .residual = 1, .logits = 1};
+    const struct {
+        const char *key;
+        double *value;
+    } keys[] = {{"embedding_multiplier", &scales->embedding},
+                {"residual_multiplier", &scales->residual},
+                {"attention_multiplier", &scales->attention},
+                {"logits_scaling", &scales->logits}};
+    for (int i = 0; i < 4 && family->multipliers; i++)
+        *keys[i].value = config_read_real(r, keys[i].key, 1e-6, 1e6, 1);
+}
+
+// Reads whether the head is the embedding. A checkpoint that holds more than the text model is read as transformers 5
+// reads it: the outer key decides, and a head in the file is used in any case.
+static void read_tied(struct config_reader *r, const json_t *root, const struct family *family, struct model_config *c)
+{
+    struct config_reader top = {.path = r->path, .prefix = "", .object = root, .status = r->status};
+    c->tied_if_absent = c->holds_more;
+    if (c->holds_more) {
+        c->tied_embeddings = config_read_bool(&top, "tie_word_embeddings", true);
+        r->status = top.status;
+        return;
+    }
+    c->tied_embeddings = config_read_bool(r, "tie_word_embeddings", family->default_tied);
+}
+
+// Goes on to text_config if the checkpoint is a Mistral 3 with vision.
+static void read_text_config(struct config_reader *r, struct model_config *c)
+{
+    const char *name = json_string_value(json_array_get(config_reader_get(r, "architectures"), 0));
+    const char *type = config_read_string(r, "model_type");
+    if (name ? strcmp(name, "Mistral3ForConditionalGeneration") != 0 : !type || strcmp(type, "mistral3") != 0) return;
+    const json_t *text = config_reader_get(r, "text_config");
+    if (!json_is_object(text)) {
+        config_reader_fail(r, STATUS_DATA, "text_config", "is %s: must be an object",
+                           text ? json_type_name(text) : "missing");
+        return;
+    }
+    c->holds_more = true;
+    r->object = text;
+    r->prefix = "text_config.";
+}
+
 static enum status read_config(const char *path, struct model_config *c)
 {
     json_t *root;
     TRY(json_file_read(path, MAX_FILE_BYTES, &root));
     struct config_reader r = {.path = path, .prefix = "", .object = root};
 
-    const struct family *family = read_family(&r);
+    read_text_config(&r, c);
+    const struct family *family = family_find(&r);
     strcpy(c->architecture, family->architecture);
-    check_unsupported_keys(&r);
+    family_check_keys(&r, family);
 
     c->n_layers = config_read_size(&r, "num_hidden_layers", MAX_LAYERS);
     c->hidden = config_read_size(&r, "hidden_size", MAX_HIDDEN);
     c->intermediate = config_read_size(&r, "intermediate_size", MAX_INTERMEDIATE);
     c->n_heads = config_read_size(&r, "num_attention_heads", MAX_HEADS);
-    bool no_kv_heads = !json_object_get(root, "num_key_value_heads"); // null: as many as heads
+    bool no_kv_heads = !json_object_get(r.object, "num_key_value_heads"); // null: as many as heads
     c->n_kv_heads = config_read_int(&r, "num_key_value_heads", 1, MAX_HEADS,
                                     no_kv_heads && family->default_kv_heads ? family->default_kv_heads : c->n_heads);
     c->vocab_size = config_read_size(&r, "vocab_size", MAX_VOCAB);
     c->max_context = config_read_int(&r, "max_position_embeddings", 1, MAX_CONTEXT, family->default_context);
-    c->norm_epsilon = (float)config_read_real(&r, "rms_norm_eps", 0, 0.1, 1e-6);
-    c->tied_embeddings = config_read_bool(&r, "tie_word_embeddings", family->default_tied);
-    c->o_bias = family->attention_bias && config_read_bool(&r, "attention_bias", family->default_attention_bias);
-    c->qkv_bias = family->qkv_bias || c->o_bias;
-    if (family->attention_out_bias) c->o_bias = config_read_bool(&r, "attention_out_bias", false);
-    c->qk_norm = family->qk_norm;
-    c->fused_projections = family->fused_projections;
+    c->norm_epsilon = (float)config_read_real(&r, "rms_norm_eps", 0, 0.1, family->default_epsilon);
+    read_tied(&r, root, family, c);
+    read_layer_shape(&r, family, &c->layer);
+    read_scales(&r, family, &c->scales);
 
     if (c->n_heads % c->n_kv_heads != 0)
         config_reader_fail(&r, STATUS_DATA, "num_key_value_heads",
                            "is %d: must divide num_attention_heads, which is %d", c->n_kv_heads, c->n_heads);
     read_head_size(&r, family, c);
-    read_quantisation(&r, c);
+    struct config_reader top = {.path = path, .prefix = "", .object = root, .status = r.status};
+    read_quantisation(c->holds_more && !config_reader_get(&r, "quantization_config") ? &top : &r, c);
+    if (r.status == STATUS_OK) r.status = top.status;
     rope_config_read(&r, &family->rope, c->head_size, &c->max_context, &c->rope);
     if (family->no_rope_layers) read_still_layers(&r, c);
     read_window(&r, family, c);
@@ -482,6 +396,6 @@ bool model_config_is_eos(const struct model_config *config, int32_t token)
 double model_config_pair_rows(const struct model_config *c)
 {
     double heads = (double)c->n_heads * c->head_size, kv_heads = (double)c->n_kv_heads * c->head_size;
-    double gemms = (2 * heads + 2 * kv_heads + 3.0 * c->intermediate) * c->hidden;
+    double gemms = (2 * heads + 2 * kv_heads + layer_mlp_matrices(&c->layer) * (double)c->intermediate) * c->hidden;
     return gemms > 0 ? 2 * 2 * heads / gemms : 0;
 }

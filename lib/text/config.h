@@ -1,16 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads config.json and generation_config.json of a Hugging Face checkpoint into one plain struct, checked. Supported
-// are LlamaForCausalLM (Llama 2, 3, 3.1, 3.2), MistralForCausalLM, Qwen2ForCausalLM, Qwen3ForCausalLM, Phi3ForCausalLM,
-// SeedOssForCausalLM and SmolLM3ForCausalLM.
+// Reads config.json and generation_config.json of a Hugging Face checkpoint into one plain struct, checked. The
+// families that are supported are in family.c.
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
 #include "lib/base/status.h"
+#include "lib/text/layer_shape.h"
 #include "lib/text/rope_config.h"
 
 enum { MODEL_MAX_EOS = 16, MODEL_MAX_LAYERS = 1024 };
+
+// Granite: factors of embeddings, of the outputs of attention and MLP, of q . k (0: 1 / sqrt(head size)), and the
+// divisor of logits. 1 in other families.
+struct model_scales {
+    double embedding, residual, attention, logits;
+};
 
 struct model_config {
     char architecture[64];
@@ -23,11 +29,11 @@ struct model_config {
     int max_context; // of max_position_embeddings and RoPE scaling, or the sliding window if shorter
     float norm_epsilon;
     bool tied_embeddings;
-    bool qkv_bias;          // Qwen2, or attention_bias is true
-    bool o_bias;            // attention_bias is true
-    bool qk_norm;           // Qwen3
-    bool fused_projections; // Phi-3: q, k and v are one matrix, and gate and up are one
-    bool fp8;               // quantization_config: matrices are stored in FP8 with scales
+    bool holds_more;     // the text model is a part of the checkpoint; the other parts are ignored
+    bool tied_if_absent; // tied_embeddings applies only if the file has no head
+    struct layer_shape layer;
+    struct model_scales scales;
+    bool fp8; // quantization_config: matrices are stored in FP8 with scales
     // numbers of matrices that are not in FP8, over all layers (a layer has 4 attention and 3 MLP matrices)
     int fp8_excluded_attention, fp8_excluded_mlp;
     int fp8_block; // rows and columns of a block with a scale; 0: scales per output or matrix

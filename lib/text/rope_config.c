@@ -99,6 +99,17 @@ static void read_longrope(struct config_reader *r, int context, struct rope_conf
 
 // ---- the object ----
 
+// Refuses members that change the computation in families which this program does not have, and Ministral's
+// llama_4_scaling_beta in other families.
+static void check_foreign_members(struct config_reader *r, const struct rope_family *family)
+{
+    static const char *const foreign[] = {"llama_4_scaling_beta", "short_mscale", "long_mscale", "alpha",
+                                          "mrope_section"};
+    for (size_t i = family->query_scale; i < sizeof foreign / sizeof foreign[0]; i++)
+        if (config_reader_get(r, foreign[i]))
+            config_reader_fail(r, STATUS_UNSUPPORTED, foreign[i], "is set: this architecture has no such setting");
+}
+
 // Refuses members that need a rope type if the file has no type, because versions of transformers interpret them
 // differently. Refuses members that are objects: they hold the settings of one layer type.
 static void check_members(struct config_reader *r, bool has_type)
@@ -108,7 +119,8 @@ static void check_members(struct config_reader *r, bool has_type)
     json_object_foreach((json_t *)r->object, name, value)
     {
         const bool plain = strcmp(name, "rope_theta") == 0 || strcmp(name, "partial_rotary_factor") == 0 ||
-                           strcmp(name, "original_max_position_embeddings") == 0;
+                           strcmp(name, "original_max_position_embeddings") == 0 ||
+                           strcmp(name, "max_position_embeddings") == 0 || strcmp(name, "llama_4_scaling_beta") == 0;
         if (json_is_object(value))
             config_reader_fail(r, STATUS_UNSUPPORTED, name, "is an object: all layers must have the same positions");
         else if (!has_type && !plain && !json_is_null(value))
@@ -179,6 +191,27 @@ static void read_partial(struct config_reader *r, const struct rope_family *fami
     rope->dims = dims;
 }
 
+static void read_query_scale(struct config_reader *r, int original, struct rope_config *rope)
+{
+    static const char key[] = "llama_4_scaling_beta";
+    if (!config_reader_get(r, key)) config_reader_fail(r, STATUS_DATA, key, "is missing: this architecture needs it");
+    rope->query_beta = config_read_real(r, key, -MAX_FACTOR, MAX_FACTOR, 0);
+    rope->query_context = config_read_int(r, "original_max_position_embeddings", 1, MAX_CONTEXT, original);
+    if (original) rope->query_context = original;
+    if (!rope->query_context)
+        config_reader_fail(r, STATUS_DATA, "original_max_position_embeddings", "is missing: %s needs it", key);
+}
+
+static void read_object(struct config_reader *r, const struct rope_family *family, int head_size, int original,
+                        int *context_p, struct rope_config *rope)
+{
+    rope->theta = config_read_real(r, "rope_theta", 0, 1e12, rope->theta);
+    read_partial(r, family, head_size, rope);
+    check_foreign_members(r, family);
+    if (family->query_scale) read_query_scale(r, original, rope);
+    if (r->status == STATUS_OK) read_type(r, family, original, context_p, rope);
+}
+
 // Older files have rope_theta, and rope_scaling {type or rope_type, ...}. Newer files have these settings in
 // rope_parameters. If a file has rope_scaling and rope_parameters, transformers uses only rope_scaling, unless
 // rope_scaling is empty.
@@ -194,17 +227,16 @@ void rope_config_read(struct config_reader *r, const struct rope_family *family,
     *rope = (struct rope_config){.dims = head_size, .attention_factor = 1};
     rope->theta = config_read_real(r, "rope_theta", 0, 1e12, family->default_theta);
     read_partial(r, family, head_size, rope);
-    if (r->status != STATUS_OK || !object) return;
-    if (!json_is_object(object)) {
+    json_t *absent = json_loads(family->default_object ? family->default_object : "{}", 0, NULL);
+    if (r->status == STATUS_OK && object && !json_is_object(object))
         config_reader_fail(r, STATUS_DATA, key, "is %s: must be an object", json_type_name(object));
-        return;
-    }
-    struct config_reader inner = {
-        .path = r->path, .prefix = is_old ? "rope_scaling." : "rope_parameters.", .object = object};
-    rope->theta = config_read_real(&inner, "rope_theta", 0, 1e12, rope->theta);
-    read_partial(&inner, family, head_size, rope);
-    if (inner.status == STATUS_OK) read_type(&inner, family, original, context_p, rope);
+    struct config_reader inner = {.path = r->path,
+                                  .prefix = is_old ? "rope_scaling." : "rope_parameters.",
+                                  .object = object ? object : absent,
+                                  .status = r->status};
+    read_object(&inner, family, head_size, original, context_p, rope);
     r->status = inner.status;
+    json_decref(absent);
 }
 
 // ---- frequencies ----

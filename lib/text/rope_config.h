@@ -21,6 +21,9 @@ struct rope_config {
     double low_freq_factor, high_freq_factor; // llama3
     double beta_fast, beta_slow;              // yarn
     bool truncate;                            // yarn
+    // Ministral 3: q of position p is multiplied by 1 + query_beta * log(1 + floor(p / query_context)). 0: it is not.
+    double query_beta;
+    int query_context;
     float short_factor[ROPE_MAX_PAIRS], long_factor[ROPE_MAX_PAIRS]; // longrope: [dims / 2]
 };
 
@@ -30,6 +33,9 @@ struct rope_family {
     int default_original; // value of original_max_position_embeddings if the file has none; 0: none
     bool partial;         // reads partial_rotary_factor. The other families refuse values under 1
     bool longrope_only;   // Phi-3: the only type of scaling is longrope, which older files call su or yarn
+    bool query_scale;     // Ministral 3: needs llama_4_scaling_beta. The other families refuse it
+    // Text of rope_parameters if the file has neither rope_parameters nor rope_scaling. NULL: an empty object.
+    const char *default_object;
 };
 
 // Reads rope_theta, partial_rotary_factor, and rope_scaling or rope_parameters. `*context_p` holds

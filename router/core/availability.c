@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/core/availability.h"
 
+#include "router/core/loading.h"
+
 enum status core_fail_no_node(const struct core *c, enum node_role role)
 {
     const char *what = role == NODE_WORKER ? "worker group" : "speculator";
@@ -8,6 +10,10 @@ enum status core_fail_no_node(const struct core *c, enum node_role role)
         if (node->role == role)
             return status_fail(STATUS_UNAVAILABLE, "every attached %s is draining or ejected: try again later", what);
     }
+    const int percent = loading_percent(c, role);
+    if (percent >= 0)
+        return status_fail(STATUS_UNAVAILABLE, "no %s is ready: one loads its weights (%d %% done): try again later",
+                           what, percent);
     return status_fail(STATUS_UNAVAILABLE, "no %s is attached: start a forepack-%s, or try again later", what,
                        role_name(role));
 }

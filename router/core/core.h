@@ -59,6 +59,14 @@ struct node_hello {
     int n_measured;
 };
 
+// A node's description of itself while it loads its weights, from its Loading message. core_loading() checks it.
+struct node_loading {
+    char node_id[128], host[128], version[32];
+    uint64_t instance; // as in struct node_hello
+    enum node_role role;
+    int ranks, percent; // percent: part of the weights that rank 0 has loaded
+};
+
 // New tokens of a request for the speculator that holds its prompt (drafting.h).
 struct draft_advance {
     const struct request *request;
@@ -158,6 +166,15 @@ void core_submit_aborted(struct core *c, struct request *r, int64_t now_us);
 enum status core_attach(struct core *c, const struct node_hello *hello, void *link, int64_t now_us,
                         struct core_node **node_p);
 void core_detach(struct core *c, struct core_node *node, const char *reason, int64_t now_us);
+
+// Adds a node that loads its weights and takes no requests yet, or updates its progress. Refuses another process with
+// the id of a known node, like core_attach(), and a report with wrong numbers. *node_p is the node of this link, or
+// NULL at the first report. It is valid until core_loading_end(), until core_attach() of the same process or over the
+// same link, or until ops->node_lost is called with its link.
+struct loading_node;
+enum status core_loading(struct core *c, const struct node_loading *report, void *link, int64_t now_us,
+                         struct loading_node **node_p);
+void core_loading_end(struct core *c, struct loading_node *node, const char *reason);
 
 struct node_heartbeat {
     int kv_blocks_free;
@@ -267,6 +284,10 @@ struct node_status {
     double pass_noise;                               // see cost_noise()
     int64_t attached_us;                             // time of attaching
 };
+struct loading_status {
+    struct node_loading report;
+    int64_t begun_us; // time of the first report
+};
 struct bin_totals {
     uint64_t bins, items, tokens, capacity_tokens;
     uint64_t scan_cost; // waiting requests and tenant queues examined to fill the bins
@@ -315,6 +336,8 @@ struct core_status {
     const char *calibration_problem; // see core_calibration_problem(); NULL: no problem
     int n_nodes;
     struct node_status *nodes; // owned by the status
+    int n_loading;
+    struct loading_status *loading; // nodes that load their weights and take no requests; owned by the status
     struct shadow_status shadow;
 };
 void core_get_status(const struct core *c, struct core_status *status);

@@ -60,10 +60,12 @@ struct core {
     struct selection_cache *selections;    // request_selection.c
     uint64_t scorer; // nodes.c; the scorer (node.h) that all speculators have; 0: they differ, or none is attached
 
-    struct core_health health;  // health.c
-    struct shadows shadows;     // shadow.c, shadow_run.c
-    int open_nodes[NODE_ROLES]; // nodes.c; number of attached nodes that neither drain nor are ejected
-    int64_t silence_us;         // nodes.c; earliest time at which a node can have been silent for too long
+    struct core_health health;    // health.c
+    struct shadows shadows;       // shadow.c, shadow_run.c
+    int open_nodes[NODE_ROLES];   // nodes.c; number of attached nodes that neither drain nor are ejected
+    struct loading_node *loading; // loading.c; nodes that load their weights
+    int n_loading;                // loading.c
+    int64_t silence_us;           // nodes.c, loading.c; earliest time at which a node can have been silent for too long
     // nodes.c; the calibration that all attached speculators have. fingerprint 0: they have none, or different ones.
     struct node_calibration calibration;
     uint64_t model_fingerprint; // nodes.c; model of the worker group attached last; 0: no group has attached

@@ -7,6 +7,7 @@
 #include "router/core/availability.h"
 #include "router/core/core_state.h"
 #include "router/core/health.h"
+#include "router/core/loading.h"
 
 static struct node_status node_status_of(const struct core_node *node)
 {
@@ -75,6 +76,15 @@ static struct shadow_status shadow_status_of(const struct shadows *shadows)
     return status;
 }
 
+static void loading_copy(const struct core *c, struct core_status *status)
+{
+    status->n_loading = c->n_loading;
+    status->loading = mem_alloc_array((size_t)c->n_loading, sizeof *status->loading);
+    int i = c->n_loading; // the list begins with the latest node
+    for (const struct loading_node *node = c->loading; node; node = node->next)
+        status->loading[--i] = (struct loading_status){node->report, node->begun_us};
+}
+
 void core_get_status(const struct core *c, struct core_status *status)
 {
     *status = (struct core_status){
@@ -106,6 +116,7 @@ void core_get_status(const struct core *c, struct core_status *status)
     int i = status->n_nodes; // the list begins with the node attached last
     for (const struct core_node *node = core_first_node(c); node; node = core_node_next(node))
         status->nodes[--i] = node_status_of(node);
+    loading_copy(c, status);
     status->shadow = shadow_status_of(&c->shadows);
 }
 
@@ -114,6 +125,9 @@ void core_status_fini(struct core_status *status)
     free(status->nodes);
     status->nodes = NULL;
     status->n_nodes = 0;
+    free(status->loading);
+    status->loading = NULL;
+    status->n_loading = 0;
     for (int i = 0; i < status->shadow.n_tenants; i++)
         free(status->shadow.tenants[i].tenant);
     free(status->shadow.tenants);

@@ -90,19 +90,24 @@ static enum status check_id_is_free(const struct node_hello *h, const struct cor
                        (double)(now_us - old->heard_us) / 1e6);
 }
 
-static enum status check_room(const struct core *c, const struct node_hello *h, const struct core_node *old)
+static enum status fail_no_room(enum node_role role, const char *node_id)
 {
-    if (old || c->nodes[NODE_WORKER].n_nodes + c->nodes[NODE_SPECULATOR].n_nodes < NODES_MAX) return STATUS_OK;
     return status_fail(STATUS_EXHAUSTED,
                        "%s %s: %d nodes are attached, the most that a router has: it can attach once another node has "
                        "left; for more nodes start another router",
-                       role_name(h->role), h->node_id, NODES_MAX);
+                       role_name(role), node_id, NODES_MAX);
 }
 
-static enum status check_id(const struct node_hello *h)
+static enum status check_room(const struct core *c, const struct node_hello *h, const struct core_node *old)
 {
-    if (!h->node_id[0]) return status_fail(STATUS_INVALID, "node_id is empty: every node needs one of its own");
-    for (const char *p = h->node_id; *p; p++) {
+    if (old || c->nodes[NODE_WORKER].n_nodes + c->nodes[NODE_SPECULATOR].n_nodes < NODES_MAX) return STATUS_OK;
+    return fail_no_room(h->role, h->node_id);
+}
+
+static enum status check_id(const char *node_id)
+{
+    if (!*node_id) return status_fail(STATUS_INVALID, "node_id is empty: every node needs one of its own");
+    for (const char *p = node_id; *p; p++) {
         if (isspace((unsigned char)*p) || iscntrl((unsigned char)*p)) {
             return status_fail(STATUS_INVALID, "node_id: blanks and control characters are not allowed");
         }
@@ -128,10 +133,35 @@ static enum status check_models(const struct core *c, const struct node_hello *h
     return h->role == NODE_WORKER ? check_same_model(c, h, old) : STATUS_OK;
 }
 
+static enum status check_loading_id(const struct core *c, const struct node_loading *l, const struct node_loading *old)
+{
+    const struct core_node *node = core_first_node(c);
+    while (node && strcmp(node->hello.node_id, l->node_id) != 0)
+        node = core_node_next(node);
+    const char *host = node ? node->hello.host : old && old->instance != l->instance ? old->host : NULL;
+    if (!host) return STATUS_OK;
+    return status_fail(STATUS_EXISTS,
+                       "%s %s on host %s loads, but a process on host %s has this id: give each node its "
+                       "own --node-id",
+                       role_name(l->role), l->node_id, l->host, host);
+}
+
+enum status node_loading_check(const struct core *c, const struct node_loading *l, const struct node_loading *old)
+{
+    TRY(check_id(l->node_id));
+    if (l->ranks < 1) return status_fail(STATUS_INVALID, "node %s: ranks %d: must be 1 or more", l->node_id, l->ranks);
+    if (l->percent < 0 || l->percent > 100)
+        return status_fail(STATUS_INVALID, "node %s: percent %d: must be from 0 to 100", l->node_id, l->percent);
+    TRY(check_loading_id(c, l, old));
+    if (!old && c->nodes[NODE_WORKER].n_nodes + c->nodes[NODE_SPECULATOR].n_nodes + c->n_loading >= NODES_MAX)
+        return fail_no_room(l->role, l->node_id);
+    return STATUS_OK;
+}
+
 enum status node_hello_check(const struct core *c, const struct node_hello *h, const struct core_node *old,
                              int64_t now_us)
 {
-    TRY(check_id(h));
+    TRY(check_id(h->node_id));
     TRY(check_counts(h));
     TRY(check_models(c, h, old));
     TRY(check_id_is_free(h, old, now_us));

@@ -10,6 +10,7 @@
 #include "lib/base/mem.h"
 #include "router/core/availability.h"
 #include "router/core/drafting.h"
+#include "router/core/loading.h"
 #include "router/core/node_hello.h"
 #include "router/core/requests.h"
 #include "router/sched/prefix_tails.h"
@@ -203,6 +204,7 @@ void core_nodes_check_silence(struct core *c, int64_t now_us)
         core_node_lose(c, node, LOSS_SILENT, reason, now_us);
         free(reason);
     }
+    loading_check_silence(c, absent_us, now_us);
 }
 
 void core_release_nodes(struct core *c, int64_t now_us)
@@ -212,6 +214,7 @@ void core_release_nodes(struct core *c, int64_t now_us)
         node_remove(c, node, LOSS_STREAM_ENDED, "the router stops", now_us);
         c->ops.node_lost(link, NULL);
     }
+    loading_release(c);
 }
 
 void core_nodes_free(struct core *c)
@@ -220,6 +223,7 @@ void core_nodes_free(struct core *c)
         c->view.nodes = node->sched.next;
         node_free(c, node);
     }
+    loading_free(c);
 }
 
 // --- draining
@@ -283,6 +287,10 @@ static char *node_names(const struct core *c)
 
 static enum status fail_unknown_node(const struct core *c, const char *node_id)
 {
+    if (loading_find(c, node_id))
+        return status_fail(STATUS_NOT_FOUND,
+                           "node %s loads its weights and has no requests: end its process, or drain it later",
+                           node_id);
     char *names = node_names(c);
     enum status status = status_fail(STATUS_NOT_FOUND, "no node %s is attached: attached are: %s", node_id, names);
     free(names);
@@ -365,6 +373,7 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
 {
     struct core_node *old = node_by_id(c, hello->node_id);
     TRY(node_hello_check(c, hello, old, now_us));
+    loading_attached(c, hello, link);
     // The new node is linked before the old node is removed, so that requests of the old node find the new node.
     struct core_node *node = node_create(c, hello, link, now_us);
     node->sched.next = c->view.nodes;

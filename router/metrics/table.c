@@ -308,6 +308,14 @@ static int count_nodes(const struct core_status *status, enum node_role role, co
     return n;
 }
 
+static int count_loading(const struct core_status *status, enum node_role role)
+{
+    int n = 0;
+    for (int i = 0; i < status->n_loading; i++)
+        n += status->loading[i].report.role == role;
+    return n;
+}
+
 static void write_nodes(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
 {
     static const char *const states[] = {"ready", "probing", "ejected", "draining"}; // core_health_state()
@@ -317,6 +325,9 @@ static void write_nodes(struct exposition *e, const struct metric *metric, const
             labels_add(&labels, "state", states[k]);
             exposition_number(e, &labels, count_nodes(&s->core.status, role, states[k]));
         }
+        struct labels labels = label("role", pool_name(role));
+        labels_add(&labels, "state", "loading");
+        exposition_number(e, &labels, count_loading(&s->core.status, role));
     }
 }
 
@@ -778,7 +789,7 @@ const struct metric metrics_table[] = {
     {"forepack:gpu_drains_total", METRIC_COUNTER, "",
      "Nodes that left because a GPU was in trouble.", write_count, IN_SNAPSHOT(core.measures.gpu_drains), 0},
     {"forepack:nodes", METRIC_GAUGE, "role, state",
-     "Attached nodes.", write_nodes, 0, 0},
+     "Attached nodes, and nodes that load their weights.", write_nodes, 0, 0},
     {"forepack:node_ejections_total", METRIC_COUNTER, "",
      "Times that a node was ejected because it hung or was slow.",
      write_count, IN_SNAPSHOT(core.status.ejections), 0},

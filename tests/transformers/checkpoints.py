@@ -16,7 +16,17 @@ ARCHITECTURES = {
     "phi3": "Phi3ForCausalLM",
     "seed_oss": "SeedOssForCausalLM",
     "smollm3": "SmolLM3ForCausalLM",
+    "granite": "GraniteForCausalLM",
+    "olmo2": "Olmo2ForCausalLM",
+    "arcee": "ArceeForCausalLM",
+    "apertus": "ApertusForCausalLM",
+    "ministral3": "Ministral3ForCausalLM",
 }
+SAVED = (*ARCHITECTURES.values(), "Mistral3ForConditionalGeneration")
+WIDE = ("qwen3", "seed_oss", "ministral3")  # families whose heads have 128 dims if config.json does not say otherwise
+BIASED = ("llama", "qwen3", "seed_oss", "smollm3", "granite", "olmo2", "arcee", "apertus")  # read attention_bias
+MLP_BIASED = ("llama", "seed_oss", "smollm3", "granite", "arcee")  # read mlp_bias
+ACTIVATIONS = {"arcee": "relu2", "apertus": "xielu"}
 PROMPT, STEPS = 24, 12
 TOTAL = PROMPT + STEPS
 
@@ -30,6 +40,11 @@ class Case:
         self.weights = weights
 
 
+# yarn of Ministral 3. The positions of a prompt and its answer span several multiples of the original context.
+QUERY_SCALE = {"rope_type": "yarn", "factor": 8.0, "original_max_position_embeddings": 8, "mscale": 1.0,
+               "mscale_all_dim": 1.0, "llama_4_scaling_beta": 0.1}
+
+
 def base(model_type, **keys):
     """A config.json as transformers 4 writes it."""
     config = {
@@ -40,8 +55,8 @@ def base(model_type, **keys):
         "num_hidden_layers": 2,
         "num_attention_heads": 4,
         "num_key_value_heads": 2,
-        "head_dim": 16 if model_type in ("qwen3", "seed_oss") else 12,
-        "hidden_act": "silu",
+        "head_dim": 16 if model_type in WIDE else 12,
+        "hidden_act": ACTIVATIONS.get(model_type, "silu"),
         "vocab_size": 96,
         "max_position_embeddings": 64,
         "rms_norm_eps": 1e-5,
@@ -55,8 +70,12 @@ def base(model_type, **keys):
     }
     if model_type == "mistral":
         config["sliding_window"] = None
-    if model_type in ("phi3", "smollm3"):
+    if model_type in ("phi3", "smollm3", "olmo2", "apertus", "ministral3"):
         config["pad_token_id"] = 0
+    if model_type == "granite":
+        config.update(embedding_multiplier=12.0, residual_multiplier=0.22, attention_multiplier=0.05, logits_scaling=8.0)
+    if model_type == "ministral3":
+        config["rope_scaling"] = dict(QUERY_SCALE)
     config.update(keys)
     return {key: value for key, value in config.items() if value != "absent"}
 
@@ -81,9 +100,9 @@ def modern(config):
 
 def heads_of(config):
     heads = config["num_attention_heads"]
-    absent = {"mistral": 8, "qwen2": 32, "qwen3": 32, "seed_oss": 8, "smollm3": 4}.get(config["model_type"], heads)
+    absent = {"mistral": 8, "qwen2": 32, "qwen3": 32, "seed_oss": 8, "smollm3": 4, "ministral3": 8}.get(config["model_type"], heads)
     kv_heads = config.get("num_key_value_heads", absent) or heads
-    head = config.get("head_dim", 128 if config["model_type"] in ("qwen3", "seed_oss") else None)
+    head = config.get("head_dim", 128 if config["model_type"] in WIDE else None)
     return heads, kv_heads, head or config["hidden_size"] // heads
 
 
@@ -93,7 +112,7 @@ def tensors(config, seed, dtype="float32", head=None):
     hidden, vocab, middle = config["hidden_size"], config["vocab_size"], config["intermediate_size"]
     heads, kv_heads, size = heads_of(config)
     kind = config["model_type"]
-    attention_bias = config.get("attention_bias", kind == "seed_oss") and kind in ("llama", "qwen3", "seed_oss", "smollm3")
+    attention_bias = config.get("attention_bias", kind == "seed_oss") and kind in BIASED
     out_bias = config.get("attention_out_bias", False) if kind == "seed_oss" else attention_bias
 
     def draw(*shape, gain=1.0):
@@ -108,8 +127,9 @@ def tensors(config, seed, dtype="float32", head=None):
     out = {"model.embed_tokens.weight": draw(vocab, hidden), "model.norm.weight": norm(hidden)}
     for layer in range(config["num_hidden_layers"]):
         p = f"model.layers.{layer}."
-        out[p + "input_layernorm.weight"] = norm(hidden)
-        out[p + "post_attention_layernorm.weight"] = norm(hidden)
+        norms = {"olmo2": ("post_attention", "post_feedforward"), "apertus": ("attention", "feedforward")}
+        for name in norms.get(kind, ("input", "post_attention")):
+            out[p + f"{name}_layernorm.weight"] = norm(hidden)
         qkv = (("q", heads * size), ("k", kv_heads * size), ("v", kv_heads * size))
         if kind == "phi3":
             out[p + "self_attn.qkv_proj.weight"] = torch.cat([matrix(rows, hidden, gain=1.5) for _, rows in qkv])
@@ -124,12 +144,18 @@ def tensors(config, seed, dtype="float32", head=None):
         out[p + "self_attn.o_proj.weight"] = matrix(hidden, heads * size)
         if out_bias:
             out[p + "self_attn.o_proj.bias"] = draw(hidden, gain=0.5)
-        if kind == "qwen3":
-            out[p + "self_attn.q_norm.weight"] = norm(size)
-            out[p + "self_attn.k_norm.weight"] = norm(size)
+        if kind in ("qwen3", "olmo2", "apertus"):
+            out[p + "self_attn.q_norm.weight"] = norm(size * (heads if kind == "olmo2" else 1))
+            out[p + "self_attn.k_norm.weight"] = norm(size * (kv_heads if kind == "olmo2" else 1))
+        if kind == "apertus":
+            for name, value in (("alpha_p", 0.3), ("alpha_n", -0.4)):
+                out[p + f"mlp.act_fn.{name}"] = value + draw(1, gain=0.3)
+            out[p + "mlp.act_fn.beta"], out[p + "mlp.act_fn.eps"] = torch.tensor(0.5), torch.tensor(-1e-6)
         for name, rows, columns in (("gate", middle, hidden), ("up", middle, hidden), ("down", hidden, middle)):
+            if name == "gate" and kind in ACTIVATIONS:
+                continue
             out[p + f"mlp.{name}_proj.weight"] = matrix(rows, columns)
-            if config.get("mlp_bias") and kind == "llama":
+            if config.get("mlp_bias") and kind in MLP_BIASED:
                 out[p + f"mlp.{name}_proj.bias"] = draw(rows, gain=0.5)
     if config.get("tie_word_embeddings"):
         out["model.embed_tokens.weight"] *= 3 / hidden**0.5
@@ -140,10 +166,51 @@ def tensors(config, seed, dtype="float32", head=None):
     return {name: tensor.to(getattr(torch, dtype)).contiguous() for name, tensor in out.items()}
 
 
+def whole(text, seed, prefix, **weights):
+    """The tensors of a Mistral 3 whose text model has the config `text`."""
+    prefixes = {"old": ("language_model.", ""), "new": ("model.language_model.", "model.")}
+    of_text, of_rest = prefixes[prefix]
+    out = {}
+    for name, tensor in tensors(text, seed, **weights).items():
+        is_head = name.startswith("lm_head")
+        out[name if is_head and prefix == "new" else of_text + (name if prefix == "old" else name[len("model."):])] = tensor
+    generator = torch.Generator().manual_seed(seed + 1)
+    for name, shape in VISION_TENSORS.items():
+        out[of_rest + name] = torch.randn(*shape, generator=generator) * 0.1
+    return out
+
+
+VISION = {"model_type": "pixtral", "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
+          "num_attention_heads": 2, "head_dim": 8, "image_size": 28, "patch_size": 14, "num_channels": 3,
+          "hidden_act": "silu"}
+VISION_TENSORS = {
+    "vision_tower.patch_conv.weight": (16, 3, 14, 14),
+    "vision_tower.ln_pre.weight": (16,),
+    "vision_tower.transformer.layers.0.attention_norm.weight": (16,),
+    "vision_tower.transformer.layers.0.ffn_norm.weight": (16,),
+    **{f"vision_tower.transformer.layers.0.attention.{n}_proj.weight": (16, 16) for n in "qkvo"},
+    **{f"vision_tower.transformer.layers.0.feed_forward.{n}_proj.weight": (24, 16) for n in ("gate", "up")},
+    "vision_tower.transformer.layers.0.feed_forward.down_proj.weight": (16, 24),
+    "multi_modal_projector.norm.weight": (16,),
+    "multi_modal_projector.patch_merger.merging_layer.weight": (16, 64),
+    "multi_modal_projector.linear_1.weight": (48, 16),
+    "multi_modal_projector.linear_2.weight": (48, 48),
+}
+
+
+def with_vision(text, **keys):
+    """A config.json of a Mistral 3 that reads images."""
+    text = {key: value for key, value in text.items() if key not in ("architectures", "torch_dtype")}
+    return {"architectures": ["Mistral3ForConditionalGeneration"], "model_type": "mistral3", "text_config": text,
+            "vision_config": VISION, "image_token_index": 10, "torch_dtype": "float32", **keys}
+
+
 def write(folder, case, seed):
     folder.mkdir(parents=True)
     (folder / "config.json").write_text(json.dumps(case.config, indent=2))
-    save_file(tensors(case.config, seed, **case.weights), folder / "model.safetensors", metadata={"format": "pt"})
+    text = case.config.get("text_config")
+    content = whole(text, seed, **case.weights) if text else tensors(case.config, seed, **case.weights)
+    save_file(content, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 # ---- the fixed set: every key alone ----
@@ -157,6 +224,8 @@ def fixed():
         yield Case(f"{kind}-modern", modern(base(kind)))
         yield Case(f"{kind}-tied", base(kind, tie_word_embeddings=True))
         yield Case(f"{kind}-bias", base(kind, attention_bias=True))
+        yield Case(f"{kind}-mlp-bias", base(kind, mlp_bias=True), [] if kind in MLP_BIASED else ["mlp_bias"])
+        yield Case(f"{kind}-gelu", base(kind, hidden_act="gelu"), ["hidden_act"])
         yield Case(f"{kind}-wide-heads", base(kind, head_dim=32, num_key_value_heads=1))
         if kind != "mistral":  # whose class refuses it
             yield Case(f"{kind}-null-kv-heads", base(kind, num_key_value_heads=None))
@@ -166,8 +235,6 @@ def fixed():
     yield Case("bf16", base("llama"), dtype="bfloat16")
     yield Case("f16", base("qwen2"), dtype="float16")
     yield Case("swish", base("llama", hidden_act="swish"))
-    yield Case("gelu", base("llama", hidden_act="gelu"), ["hidden_act"])
-    yield Case("mlp-bias", base("llama", mlp_bias=True), ["mlp_bias"])
     yield Case("mistral-class-kv-heads", base("mistral", num_attention_heads=16, head_dim=4, num_key_value_heads="absent"))
     yield Case("tied-head-equal", base("llama", tie_word_embeddings=True), head="equal")
     yield Case("tied-head-other", base("llama", tie_word_embeddings=True), ["tie_word_embeddings"], head="other")
@@ -254,6 +321,7 @@ def fixed():
     yield Case("smollm3-default", base("smollm3", tie_word_embeddings=True, rope_theta="absent", **five))
     yield Case("smollm3-yarn", base("smollm3", rope_scaling=yarn, **five))
     yield Case("smollm3-short-list", base("smollm3", no_rope_layers=[1], **five), ["no_rope_layers"])
+    yield from later_families(yarn)
     # windows
     full, sliding = "full_attention", "sliding_attention"
     yield Case("mistral-window", base("mistral", sliding_window=16))
@@ -269,6 +337,33 @@ def fixed():
         yield Case(f"{kind}-full-layers", base(kind, max_window_layers=0, layer_types=[full, full, full], **on))
         yield Case(f"{kind}-layers-off", base(kind, layer_types=[full, sliding]), ["layer_types"])
     yield Case("chunked", base("qwen2", layer_types=[full, "chunked_attention"]), ["layer_types"])
+
+
+def later_families(yarn):
+    """Granite, Arcee, Apertus, OLMo 2, Ministral 3, and Mistral 3 with vision."""
+    plain = {"embedding_multiplier": "absent", "residual_multiplier": "absent", "logits_scaling": "absent"}
+    yield Case("granite-defaults", base("granite", **plain))
+    yield Case("granite-attention-absent", base("granite", attention_multiplier="absent"))
+    yield Case("granite-bf16", base("granite", tie_word_embeddings=True), dtype="bfloat16")
+    yield Case("granite-yarn", base("granite", rope_scaling=yarn, mlp_bias=True, attention_bias=True))
+    yield Case("granite-zero", base("granite", residual_multiplier=0.0), ["residual_multiplier"])
+    for key in ("embedding_multiplier", "logits_scaling", "attention_multiplier", "scale_emb", "final_logit_softcapping"):
+        yield Case(f"llama-{key}", base("llama", **{key: 2.0}), [key])
+    yield Case("llama-neutral", base("llama", embedding_multiplier=1.0, logits_scaling=1, mlp_bias=False))
+    yield Case("apertus-no-rope", base("apertus", rope_theta="absent", max_position_embeddings=4096))
+    yield Case("apertus-llama3", base("apertus", rope_scaling=dict(LLAMA3, original_max_position_embeddings=16)))
+    yield Case("apertus-theta-alone", base("apertus"))
+    yield Case("ministral3-no-rope", base("ministral3", rope_scaling="absent", rope_theta="absent"))
+    far = dict(QUERY_SCALE, original_max_position_embeddings=1024)
+    yield Case("ministral3-far", base("ministral3", rope_scaling=far, max_position_embeddings=32768), position=7000)
+    yield Case("ministral3-no-beta", base("ministral3", rope_scaling=yarn), ["llama_4_scaling_beta"])
+    yield Case("llama-beta", base("llama", rope_scaling=QUERY_SCALE), ["llama_4_scaling_beta"])
+    for kind in ("mistral", "ministral3"):
+        for prefix in ("old", "new"):
+            yield Case(f"vision-{kind}-{prefix}", with_vision(base(kind)), prefix=prefix)
+            tied = base(kind, tie_word_embeddings=True)
+            yield Case(f"vision-{kind}-{prefix}-tied", with_vision(tied, tie_word_embeddings=True), prefix=prefix)
+            yield Case(f"vision-{kind}-{prefix}-absent", with_vision(tied), prefix=prefix)
 
 
 # ---- drawn ----
@@ -326,7 +421,7 @@ def draw_window(rng, config, refused):
 
 def drawn(seed):
     rng = random.Random(seed)
-    kind = rng.choice(["llama", "mistral", "qwen2", "qwen3"])
+    kind = rng.choice(["llama", "mistral", "qwen2", "qwen3", "granite", "olmo2", "arcee", "apertus"])
     heads = rng.choice([2, 4, 6])
     head = rng.choice([8, 12, 16, 24])
     hidden = heads * rng.choice([8, 12, 16])
@@ -345,16 +440,21 @@ def drawn(seed):
         max_position_embeddings=rng.choice([40, 64, 2048]),
         rms_norm_eps=rng.choice([1e-6, 1e-5, 1e-3, "absent"]),
         rope_theta=rng.choice([30.0, 1e4, 1e6, "absent"]),
-        hidden_act=rng.choice(["silu"] * 8 + ["swish", "gelu"]),
         tie_word_embeddings=rng.random() < 0.4,
     )
+    if kind not in ACTIVATIONS:
+        config["hidden_act"] = rng.choice(["silu"] * 8 + ["swish", "gelu"])
     if config["hidden_act"] == "gelu":
         refused.append("hidden_act")
+    if kind == "granite":
+        config.update(embedding_multiplier=rng.uniform(0.5, 12), residual_multiplier=rng.uniform(0.2, 1.5),
+                      attention_multiplier=rng.uniform(0.02, 0.5), logits_scaling=rng.uniform(0.5, 9))
     if rng.random() < 0.4:
         config["attention_bias"] = rng.random() < 0.7
     if rng.random() < 0.05:
         config["mlp_bias"] = True
-        refused.append("mlp_bias")
+        if kind not in MLP_BIASED:
+            refused.append("mlp_bias")
     draw_rope(rng, config, refused)
     draw_window(rng, config, refused)
     if rng.random() < 0.5:

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 import transformers
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, Mistral3ForConditionalGeneration
 
 import checkpoints
 import tokenizer_cases
@@ -49,8 +49,9 @@ def expect(folder, case, seed):
     described = {"refused": case.refused, "prompt": checkpoints.PROMPT, "position": case.position}
     model = None
     try:
-        model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
-        tokens, logprobs = run(model, case.config["vocab_size"], seed, case.position)
+        of_any = AutoModelForCausalLM if "text_config" not in case.config else Mistral3ForConditionalGeneration
+        model = of_any.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        tokens, logprobs = run(model, (case.config.get("text_config") or case.config)["vocab_size"], seed, case.position)
         described["tokens"] = tokens
         logprobs.numpy().tofile(folder / "logprobs.f32")
     except Exception as error:  # any kind: in each case there is nothing to compare with
@@ -63,7 +64,7 @@ def expect(folder, case, seed):
 def write(folder, case, seed, resave):
     checkpoints.write(folder, case, seed)
     model = expect(folder, case, seed)
-    if model is None or not resave or case.refused or type(model).__name__ not in checkpoints.ARCHITECTURES.values():
+    if model is None or not resave or case.refused or type(model).__name__ not in checkpoints.SAVED:
         return
     again = folder.with_name(folder.name + "-saved")
     model.save_pretrained(again)

@@ -372,6 +372,28 @@ static void agreements_fill(const struct shadow_status *shadow, struct agreement
     }
 }
 
+// The messages of the nodes that load, and the list that points to them; owned.
+struct loading_message {
+    Forepack__V1__LoadingNode *items, **list;
+};
+
+static void loading_fill(const struct core_status *status, int64_t now_us, struct loading_message *m)
+{
+    m->items = mem_alloc_array((size_t)status->n_loading, sizeof *m->items);
+    m->list = mem_alloc_array((size_t)status->n_loading, sizeof *m->list);
+    for (int i = 0; i < status->n_loading; i++) {
+        const struct node_loading *report = &status->loading[i].report;
+        Forepack__V1__LoadingNode *item = m->list[i] = &m->items[i];
+        forepack__v1__loading_node__init(item);
+        item->node_id = (char *)report->node_id;
+        item->role = (char *)role_name(report->role);
+        item->host = (char *)report->host;
+        item->ranks = (uint32_t)report->ranks;
+        item->percent = (uint32_t)report->percent;
+        item->loading_s = (double)(now_us - status->loading[i].begun_us) / 1e6;
+    }
+}
+
 static void send_cluster_info(struct rpc_call *call, const struct core *c, const struct core_status *status,
                               int64_t now_us)
 {
@@ -413,7 +435,13 @@ static void send_cluster_info(struct rpc_call *call, const struct core *c, const
     agreements_fill(&status->shadow, &agreements);
     info.agreements = agreements.list;
     info.n_agreements = agreements.n;
+    struct loading_message loading;
+    loading_fill(status, now_us, &loading);
+    info.loading = loading.list;
+    info.n_loading = (size_t)status->n_loading;
     reply_unary(call, &info.base);
+    free(loading.list);
+    free(loading.items);
     free(agreements.list);
     free(agreements.items);
     free(totals.prefill_skipped - 1);

@@ -200,6 +200,25 @@ static void nodes_write(const struct core_status *status, struct bytes *out)
     JSON_ADD(out, "]");
 }
 
+static void loading_write(const struct core_status *status, struct bytes *out)
+{
+    add_integer(out, "n_loading", status->n_loading);
+    add_name(out, "loading");
+    JSON_ADD(out, "[");
+    for (int i = 0; i < status->n_loading && i < LIVE_NODES_MAX; i++) {
+        const struct node_loading *report = &status->loading[i].report;
+        json_add_comma(out);
+        JSON_ADD(out, "{");
+        add_string(out, "node_id", report->node_id);
+        add_string(out, "role", role_name(report->role));
+        add_string(out, "host", report->host);
+        add_integer(out, "ranks", report->ranks);
+        add_integer(out, "percent", report->percent);
+        JSON_ADD(out, "}");
+    }
+    JSON_ADD(out, "]");
+}
+
 static void pools_write(const struct core_metrics *core, struct bytes *out)
 {
     add_name(out, "pools");
@@ -317,6 +336,7 @@ void live_snapshot_write(const struct live_snapshot *snapshot, const struct live
     add_name(out, "point");
     point_write(point, out);
     nodes_write(status, out);
+    loading_write(status, out);
     pools_write(&snapshot->core, out);
     queue_write(status, out);
     bins_write("score_bins", &status->score_bins, &snapshot->bins[NODE_SPECULATOR], snapshot->now_us, out);

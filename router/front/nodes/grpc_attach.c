@@ -15,7 +15,7 @@
 
 typedef Forepack__Cluster__V1__NodeMessage node_message;
 
-// Limits of the messages of one node. The first message must be Hello.
+// Limits of the messages of one node. The first message must be Hello or Loading.
 enum {
     HELLO_BYTES_MAX = 64 << 10,
     HELLO_MEMORY_MAX = 1 << 20,
@@ -30,7 +30,7 @@ struct attachment {
     struct node_link link; // first member: a pointer to the link is cast to the attachment; core's thread
     struct rpc_call *call; // holds a reference
     const struct front *front;
-    bool greeted;                 // the first message, which should be Hello, was received; I/O threads
+    bool greeted;                 // a message other than Loading, which should be Hello, was received; I/O threads
     struct message_window window; // I/O threads
     atomic_size_t memory;         // memory of the posted messages that the core has not handled yet
 };
@@ -142,7 +142,7 @@ static void attach_on_message(struct rpc_call *call, const uint8_t *bytes, size_
         rpc_call_abandon(call, status, status_message());
         return;
     }
-    a->greeted = true;
+    a->greeted |= m->kind_case != FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_LOADING;
     memory += EVENT_BYTES;
     atomic_fetch_add(&a->memory, memory);
     struct node_event *event = mem_alloc(sizeof *event);

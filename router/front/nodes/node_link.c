@@ -31,9 +31,9 @@ static struct node_text node_text(const char *from)
 
 // --- Hello
 
-static const char *hello_role_name(const Forepack__Cluster__V1__Hello *m)
+static const char *message_role_name(Forepack__Cluster__V1__Role role)
 {
-    switch (m->role) {
+    switch (role) {
     case FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER: return "worker";
     case FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR: return "speculator";
     default: return "unknown";
@@ -41,11 +41,12 @@ static const char *hello_role_name(const Forepack__Cluster__V1__Hello *m)
 }
 
 // Refuses the node with the error message of status_message(). The node logs the message and tries again later.
-static void hello_refuse(struct node_link *link, const Forepack__Cluster__V1__Hello *m, enum status status)
+static void node_refuse(struct node_link *link, const char *node_id, Forepack__Cluster__V1__Role role,
+                        enum status status)
 {
-    const struct node_text node = node_text(m->node_id);
-    log_event_limited(LOG_WARN, "node_refused", LOG_FIELD("node", node.text), LOG_FIELD("role", hello_role_name(m)),
-                      LOG_FIELD("peer", link->ops->peer(link)), LOG_REASON);
+    const struct node_text node = node_text(node_id);
+    log_event_limited(LOG_WARN, "node_refused", LOG_FIELD("node", node.text),
+                      LOG_FIELD("role", message_role_name(role)), LOG_FIELD("peer", link->ops->peer(link)), LOG_REASON);
     Forepack__Cluster__V1__Refused refused = FOREPACK__CLUSTER__V1__REFUSED__INIT;
     refused.reason = (char *)status_message();
     refused.retry = status == STATUS_EXISTS || status == STATUS_EXHAUSTED;
@@ -91,15 +92,15 @@ static enum status hello_read_counts(const Forepack__Cluster__V1__Hello *m, stru
     return STATUS_OK;
 }
 
-static enum status hello_check_protocol(const Forepack__Cluster__V1__Hello *m)
+static enum status process_check(const char *version, uint32_t protocol, uint64_t instance)
 {
-    if (m->protocol != CLUSTER_PROTOCOL_VERSION) {
+    if (protocol != CLUSTER_PROTOCOL_VERSION) {
         return status_fail(STATUS_INVALID,
                            "the node (version %s) speaks version %u of the cluster protocol, the router (version "
                            "%s) version %d: install the same release on both",
-                           node_text(m->version).text, m->protocol, FOREPACK_VERSION, CLUSTER_PROTOCOL_VERSION);
+                           node_text(version).text, protocol, FOREPACK_VERSION, CLUSTER_PROTOCOL_VERSION);
     }
-    if (!m->instance) return status_fail(STATUS_INVALID, "instance 0: must be a random number other than 0");
+    if (!instance) return status_fail(STATUS_INVALID, "instance 0: must be a random number other than 0");
     return STATUS_OK;
 }
 
@@ -129,19 +130,23 @@ static void hello_read_measured(const Forepack__Cluster__V1__Hello *m, struct no
     }
 }
 
+static enum status role_read(Forepack__Cluster__V1__Role role, enum node_role *role_p)
+{
+    if (role != FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER && role != FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR)
+        return status_fail(STATUS_INVALID, "role %d: must be speculator or worker", (int)role);
+    *role_p = role == FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER ? NODE_WORKER : NODE_SPECULATOR;
+    return STATUS_OK;
+}
+
 static enum status hello_read(const Forepack__Cluster__V1__Hello *m, struct node_hello *h)
 {
     *h = (struct node_hello){
-        .role = m->role == FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER ? NODE_WORKER : NODE_SPECULATOR,
         .model_fingerprint = m->model_fingerprint,
         .tokenizer_fingerprint = m->tokenizer_fingerprint,
         .prefix_cache = m->prefix_cache,
         .instance = m->instance,
     };
-    if (m->role != FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER &&
-        m->role != FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR) {
-        return status_fail(STATUS_INVALID, "role %d: must be speculator or worker", (int)m->role);
-    }
+    TRY(role_read(m->role, &h->role));
     if (!name_copy(h->node_id, sizeof h->node_id, m->node_id) || !h->node_id[0] ||
         !name_copy(h->host, sizeof h->host, m->host) || !name_copy(h->version, sizeof h->version, m->version) ||
         !name_copy(h->backend, sizeof h->backend, m->backend) || !name_copy(h->dtype, sizeof h->dtype, m->dtype) ||
@@ -150,13 +155,13 @@ static enum status hello_read(const Forepack__Cluster__V1__Hello *m, struct node
         return status_fail(STATUS_INVALID, "node_id, host, version, backend, dtype, kv_dtype and cores must be short "
                                            "UTF-8 without control characters, node_id not empty");
     }
-    TRY(hello_check_protocol(m));
+    TRY(process_check(m->version, m->protocol, m->instance));
     hello_read_calibration(m->calibration, &h->calibration);
     hello_read_measured(m, h);
     return hello_read_counts(m, h);
 }
 
-static void hello_welcome(struct node_link *link)
+static void send_welcome(struct node_link *link)
 {
     Forepack__Cluster__V1__Welcome welcome = FOREPACK__CLUSTER__V1__WELCOME__INIT;
     welcome.heartbeat_ms = (uint32_t)link->heartbeat_ms;
@@ -173,11 +178,38 @@ static void handle_hello(struct core *c, struct node_link *link, const Forepack_
         link->greeted ? status_fail(STATUS_INVALID, "a second Hello on one stream") : hello_read(m, &hello);
     if (status == STATUS_OK) status = core_attach(c, &hello, link, now_us, &link->node);
     if (status != STATUS_OK) {
-        hello_refuse(link, m, status);
+        node_refuse(link, m->node_id, m->role, status);
         return;
     }
     link->greeted = true;
-    hello_welcome(link);
+    link->loading = NULL;
+    send_welcome(link);
+}
+
+// --- Loading
+
+static enum status loading_read(const Forepack__Cluster__V1__Loading *m, struct node_loading *l)
+{
+    *l = (struct node_loading){
+        .instance = m->instance, .ranks = intake_int(m->ranks), .percent = intake_int(m->percent)};
+    TRY(role_read(m->role, &l->role));
+    if (!name_copy(l->node_id, sizeof l->node_id, m->node_id) || !name_copy(l->host, sizeof l->host, m->host) ||
+        !name_copy(l->version, sizeof l->version, m->version))
+        return status_fail(STATUS_INVALID, "node_id, host and version must be short UTF-8 without control characters");
+    return process_check(m->version, m->protocol, m->instance);
+}
+
+static void handle_loading(struct core *c, struct node_link *link, const Forepack__Cluster__V1__Loading *m,
+                           int64_t now_us)
+{
+    struct node_loading report;
+    const bool first = !link->loading;
+    enum status status = link->greeted ? status_fail(STATUS_INVALID, "Loading after Hello") : loading_read(m, &report);
+    if (status == STATUS_OK) status = core_loading(c, &report, link, now_us, &link->loading);
+    if (status != STATUS_OK)
+        node_refuse(link, m->node_id, m->role, status);
+    else if (first)
+        send_welcome(link);
 }
 
 // --- results
@@ -383,9 +415,13 @@ void node_link_handle(struct node_link *link, struct core *c, const node_message
         handle_hello(c, link, m->hello, now_us);
         return;
     }
+    if (m->kind_case == FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_LOADING) {
+        handle_loading(c, link, m->loading, now_us);
+        return;
+    }
     if (!link->node) {
         // Ignores later messages of a node that the core has lost.
-        if (!link->greeted) link->ops->finish(link, STATUS_INVALID, "the first message must be Hello");
+        if (!link->greeted) link->ops->finish(link, STATUS_INVALID, "the first message must be Hello or Loading");
         return;
     }
     switch (m->kind_case) {
@@ -403,5 +439,7 @@ void node_link_handle(struct node_link *link, struct core *c, const node_message
 void node_link_closed(struct node_link *link, struct core *c, int64_t now_us)
 {
     if (link->node) core_detach(c, link->node, "its stream ended", now_us);
+    if (link->loading) core_loading_end(c, link->loading, "its stream ended");
     link->node = NULL;
+    link->loading = NULL;
 }

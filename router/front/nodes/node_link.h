@@ -25,8 +25,9 @@ struct node_link {
     const struct node_link_ops *ops;
     int64_t heartbeat_ms;
     int tail_tokens;
-    struct core_node *node; // NULL before Hello is accepted, and after the core has lost the node
-    bool greeted;           // Hello was accepted
+    struct core_node *node;       // NULL before Hello is accepted, and after the core has lost the node
+    struct loading_node *loading; // the node loads its weights; NULL before its first report and after Hello
+    bool greeted;                 // Hello was accepted
 };
 
 // Handles a message of the node.
