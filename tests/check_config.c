@@ -58,7 +58,7 @@ static void refuse(const char *config, enum status status, const char *text)
     config_file_write("config.json", config);
     config_file_write("generation_config.json", NULL);
     enum status got = model_config_read(dir, &c);
-    ck_assert_msg(got == status, "%s: %s: \"%s\"", config, status_name(got), status_message());
+    ck_assert_msg(got == status, "%s: %s: \"%s\"", config ? config : "no file", status_name(got), status_message());
     ck_assert_msg(strstr(status_message(), text) != NULL, "\"%s\" lacks \"%s\"", status_message(), text);
     ck_assert_msg(strstr(status_message(), "/config.json: ") != NULL, "%s", status_message());
 }
@@ -262,6 +262,42 @@ END_TEST
 #define CHANNEL    "\"num_bits\":8,\"type\":\"float\",\"strategy\":\"channel\""
 #define COMPRESSED ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\","
 
+#define QUANTISED(method) ",\"quantization_config\":{\"quant_method\":\"" method "\""
+#define PACKED            ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\","
+#define INT8              ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"int-quantized\","
+
+START_TEST(integers_are_recognised_in_four_formats)
+{
+    static const struct {
+        const char *text;
+        enum stored_weights stored;
+        bool has_zeros, zero_added;
+    } cases[] = {
+        {QUANTISED("awq") ",\"bits\":4,\"group_size\":128,\"version\":\"GEMM\"}", STORED_AWQ, true, false},
+        {QUANTISED("awq") ",\"w_bit\":4,\"q_group_size\":128,\"zero_point\":true}", STORED_AWQ, true, false},
+        {QUANTISED("gptq") ",\"bits\":4,\"group_size\":128,\"sym\":true,\"desc_act\":false}", STORED_GPTQ, true, true},
+        {QUANTISED("gptq") ",\"bits\":4,\"group_size\":128,\"checkpoint_format\":\"gptq_v2\","
+                           "\"dynamic\":{\"-:.*q_proj\":{}}}",
+         STORED_GPTQ, true, false},
+        {PACKED WEIGHTS("\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":128") "}", STORED_PACKED,
+         false, false},
+        {PACKED WEIGHTS(
+             "\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":128,\"symmetric\":false") "}",
+         STORED_PACKED, true, false},
+        {INT8 WEIGHTS("\"num_bits\":8,\"type\":\"int\",\"strategy\":\"channel\",\"symmetric\":true") "}", STORED_INT8,
+         false, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *text = mem_format("%s%s}", LLAMA, cases[i].text);
+        const struct model_config c = read_both(text, NULL);
+        ck_assert_int_eq(c.stored, cases[i].stored);
+        ck_assert_int_eq(c.has_zeros, cases[i].has_zeros);
+        ck_assert_int_eq(c.zero_added, cases[i].zero_added);
+        free(text);
+    }
+}
+END_TEST
+
 START_TEST(fp8_is_recognised_in_three_formats)
 {
     const char *const texts[] = {
@@ -275,17 +311,17 @@ START_TEST(fp8_is_recognised_in_three_formats)
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         char *text = mem_format("%s%s}", LLAMA, texts[i]);
-        ck_assert(read_both(text, NULL).fp8);
+        ck_assert_int_eq(read_both(text, NULL).stored, STORED_FP8);
         free(text);
     }
     struct model_config kept =
         read_both(LLAMA COMPRESSED
                   "\"ignore\":[\"lm_head\",\"re:.*self_attn.*\",\"model.layers.3.mlp.up_proj\"]," WEIGHTS(CHANNEL) "}}",
                   NULL);
-    ck_assert_int_eq(kept.fp8_excluded_attention, 4 * 32);
-    ck_assert_int_eq(kept.fp8_excluded_mlp, 1);
-    ck_assert(!read_both(LLAMA "}", NULL).fp8);
-    ck_assert(!read_both(LLAMA ",\"quantization_config\":null}", NULL).fp8);
+    ck_assert_int_eq(kept.excluded_attention, 4 * 32);
+    ck_assert_int_eq(kept.excluded_mlp, 1);
+    ck_assert_int_eq(read_both(LLAMA "}", NULL).stored, STORED_PLAIN);
+    ck_assert_int_eq(read_both(LLAMA ",\"quantization_config\":null}", NULL).stored, STORED_PLAIN);
 }
 END_TEST
 
@@ -296,16 +332,32 @@ START_TEST(other_quantisations_are_refused_with_the_supported_ones)
                                "for each block of 128 x 128)";
     REFUSE(",\"quantization_config\":{\"bits\":4}", "quantization_config.quant_method is missing");
     REFUSE(",\"quantization_config\":{\"bits\":4}", what);
-    REFUSE(",\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4}",
-           "quant_method is gptq: this program reads");
-    REFUSE(",\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4}", "quant_method is awq: this program reads");
+    REFUSE(QUANTISED("hqq") "}", "quant_method is hqq: this program reads");
+    REFUSE(QUANTISED("gptq") ",\"bits\":3,\"group_size\":128}", "quantization_config.bits is 3: this program reads");
+    REFUSE(QUANTISED("gptq") ",\"bits\":4,\"group_size\":-1}", "group_size is -1: this program reads");
+    REFUSE(QUANTISED("gptq") ",\"bits\":4,\"group_size\":128,\"checkpoint_format\":\"marlin\"}",
+           "checkpoint_format is marlin: this program reads gptq and gptq_v2");
+    REFUSE(QUANTISED("gptq") ",\"bits\":4,\"group_size\":128,\"dynamic\":{\"+:.*down.*\":{\"bits\":8}}}",
+           "dynamic has settings for +:.*down.*");
+    REFUSE(QUANTISED("awq") ",\"bits\":4}", "group_size is 0: this program reads");
+    REFUSE(QUANTISED("awq") ",\"w_bit\":8,\"q_group_size\":128}", "w_bit is 8: this program reads");
+    REFUSE(QUANTISED("awq") ",\"bits\":4,\"group_size\":128,\"version\":\"gemv\"}",
+           "version is gemv: this program reads awq of version gemm");
+    REFUSE(QUANTISED("awq") ",\"bits\":4,\"group_size\":128,\"zero_point\":false}", "zero_point is false");
     REFUSE(",\"quantization_config\":{\"quant_method\":\"fp8\",\"activation_scheme\":\"dynamic\","
            "\"weight_block_size\":[64,128]}",
            "weight_block_size is not [128, 128]: this program reads");
     REFUSE(",\"quantization_config\":{\"quant_method\":\"fp8\"}", "activation_scheme is missing: this program reads");
-    REFUSE(",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\"," WEIGHTS(
+    REFUSE(",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"marlin-24\"," WEIGHTS(
                "\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\"") "}",
-           "quantization_config.format is pack-quantized: this program reads");
+           "quantization_config.format is marlin-24: this program reads");
+    REFUSE(PACKED WEIGHTS("\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":32") "}",
+           "config_groups.group_0.group_size is 32: this program reads");
+    REFUSE(PACKED WEIGHTS("\"num_bits\":4,\"type\":\"int\",\"strategy\":\"channel\"") "}",
+           "weights.strategy is channel: this program reads");
+    REFUSE(INT8 WEIGHTS("\"num_bits\":8,\"type\":\"int\",\"strategy\":\"channel\",\"symmetric\":false") "}",
+           "weights are not symmetric: this program reads");
+    REFUSE(INT8 WEIGHTS("\"num_bits\":4,\"type\":\"int\",\"strategy\":\"channel\"") "}", "num_bits is 4: this");
     REFUSE(COMPRESSED WEIGHTS("\"num_bits\":8,\"type\":\"int\",\"strategy\":\"channel\"") "}",
            "config_groups.group_0.weights.type is int: this program reads");
     REFUSE(COMPRESSED WEIGHTS("\"num_bits\":8,\"type\":\"float\",\"strategy\":\"block\"") "}",
@@ -345,13 +397,13 @@ START_TEST(counts_of_excluded_matrices_do_not_overflow)
 {
     char *text = config_with_excluded("re:self_attn.mlp", 1 << 16);
     struct model_config c = read_both(text, NULL);
-    ck_assert_int_eq(c.fp8_excluded_attention, (1 << 16) * 4 * 1024);
-    ck_assert_int_eq(c.fp8_excluded_mlp, (1 << 16) * 3 * 1024);
+    ck_assert_int_eq(c.excluded_attention, (1 << 16) * 4 * 1024);
+    ck_assert_int_eq(c.excluded_mlp, (1 << 16) * 3 * 1024);
     free(text);
     text = config_with_excluded("re:self_attn.mlp", 525000);
     config_file_write("config.json", text);
     enum status status = model_config_read(dir, &c);
-    ck_assert_msg(status == STATUS_DATA, "%d excluded", c.fp8_excluded_attention);
+    ck_assert_msg(status == STATUS_DATA, "%d excluded", c.excluded_attention);
     ck_assert_ptr_nonnull(strstr(status_message(), "quantization_config.ignore has 525000 entries: at most 65536"));
     free(text);
 }
@@ -480,6 +532,7 @@ SUITE("config")
     TEST(end_tokens_are_the_union_of_both_files);
     TEST(architecture_may_be_named_by_model_type_alone);
     TEST(fp8_is_recognised_in_three_formats);
+    TEST(integers_are_recognised_in_four_formats);
     TEST(other_quantisations_are_refused_with_the_supported_ones);
     TEST(counts_of_excluded_matrices_do_not_overflow);
     TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed);

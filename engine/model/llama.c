@@ -229,8 +229,8 @@ static enum status open_backend(const struct model_options *options, struct mode
 {
     struct model_rope *rope = model_rope_create(&m->config, &m->shape.rope);
     enum status status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
-    if (status == STATUS_UNSUPPORTED && m->dtype == DTYPE_FP8 && strcmp(options->dtype, "auto") == 0) {
-        m->dtype = DTYPE_BF16; // this backend or GPU cannot multiply in FP8
+    if (status == STATUS_UNSUPPORTED && m->config.stored != STORED_PLAIN && strcmp(options->dtype, "auto") == 0) {
+        m->dtype = DTYPE_BF16; // this backend or GPU cannot multiply in the stored type
         status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
     }
     m->shape.rope = (struct rope_shape){0}; // the backend has its own copy

@@ -18,6 +18,10 @@ struct model_scales {
     double embedding, residual, attention, logits;
 };
 
+// How matrices are stored: as they are, in FP8 or INT8 with scales, or as packed codes of 4 bits: by AutoAWQ, by GPTQ
+// tools, or by compressed-tensors. Matrices that a quantised checkpoint excludes are stored in 16 bits.
+enum stored_weights { STORED_PLAIN, STORED_FP8, STORED_INT8, STORED_AWQ, STORED_GPTQ, STORED_PACKED };
+
 struct model_config {
     char architecture[64];
     int n_layers;
@@ -33,10 +37,12 @@ struct model_config {
     bool tied_if_absent; // tied_embeddings applies only if the file has no head
     struct layer_shape layer;
     struct model_scales scales;
-    bool fp8; // quantization_config: matrices are stored in FP8 with scales
-    // numbers of matrices that are not in FP8, over all layers (a layer has 4 attention and 3 MLP matrices)
-    int fp8_excluded_attention, fp8_excluded_mlp;
-    int fp8_block; // rows and columns of a block with a scale; 0: scales per output or matrix
+    enum stored_weights stored; // quantization_config
+    // numbers of matrices that are not quantised, over all layers (a layer has 4 attention and 3 MLP matrices)
+    int excluded_attention, excluded_mlp;
+    int fp8_block;   // rows and columns of a block with a scale; 0: scales per output or matrix
+    bool has_zeros;  // codes of 4 bits have stored zeros; else all zeros are 8
+    bool zero_added; // GPTQ of the first format stores zero - 1
     struct rope_config rope;
     bool has_still_layers;
     uint8_t still_layers[MODEL_MAX_LAYERS]; // [n_layers] SmolLM3: 1 for layers without RoPE
