@@ -238,7 +238,7 @@ def cancel():
 def full():
     """The router has room for 1 MiB per tenant."""
     body, content_type = form(b"x" * ((1 << 20) + 1), purpose="batch")
-    refused(507, "limit of 1 MiB", "POST", "/v1/files", body, content_type=content_type)
+    refused(507, "may have 1 MiB together", "POST", "/v1/files", body, content_type=content_type)
     batch = wait(create([{"prompt": "word " * 500, "max_tokens": 1, "echo": True, "n": 64}] * 40), final)
     assert batch["status"] == "failed" and batch["errors"]["data"][0]["code"] == "storage_full", batch
     answers, errors = rows(batch["output_file_id"]), rows(batch["error_file_id"])
