@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# Prints the router's CPU time in ms, and the growth of router and worker in MiB, for each kind of vulnerability of SECURITY.md.
+# Prints for each kind of vulnerability of SECURITY.md the router's CPU time for the costliest request in ms, and the growth of
+# router and worker in MiB.
 # Usage: bench/vulnerabilities.sh [FOLDER]: folder of the programs (default build/release/bin)
 set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)

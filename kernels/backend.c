@@ -1,13 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Code common to all backends: the table of dtypes, reading matrix views in any dtype, checks of arguments, and the
-// default way to run a pass. open.c opens a backend by name.
+// Code common to all backends: the table of dtypes, checks of arguments, and the default way to run a pass. open.c
+// opens a backend by name.
 #include "kernels/backend.h"
 
 #include <string.h>
 
 #include "kernels/check.h"
 #include "kernels/convert.h"
-#include "kernels/int4.h"
 #include "lib/base/invariant.h"
 
 // ---- dtypes ---------------------------------------------------------------------------------------------------------
@@ -63,62 +62,6 @@ size_t device_memory_total(const struct device_memory *memory)
     for (int use = 0; use < MEMORY_USES; use++)
         bytes += memory->bytes[use];
     return bytes;
-}
-
-float matrix_view_scale(const struct matrix_view *view, int64_t row, int64_t column)
-{
-    float scale = 1;
-    struct matrix_view all = {.data = view->scale, .dtype = view->scale_dtype};
-    if (view->scale_block) {
-        row = (view->scale_row + row) / view->scale_block;
-        column = (view->scale_column + column) / view->scale_block;
-    } else {
-        column = 0;
-    }
-    if (view->scale) matrix_view_read(&all, 0, row * view->scale_stride + column, 1, &scale);
-    return scale;
-}
-
-// Reads elements from `column` on. A scale applies to all elements up to the end of its block.
-static void read_bytes(const struct matrix_view *view, const uint8_t *from, int64_t row, int64_t column, int64_t count,
-                       float *out)
-{
-    const bool fp8 = view->dtype == DTYPE_FP8;
-    for (int64_t i = 0, n; i < count; i += n) {
-        const int block = view->scale_block;
-        n = block ? block - (view->scale_column + column + i) % block : count;
-        if (n > count - i) n = count - i;
-        const float scale = matrix_view_scale(view, row, column + i);
-        for (int64_t j = i; j < i + n; j++)
-            out[j] = (fp8 ? e4m3_to_f32(from[j]) : (float)(int8_t)from[j]) * scale;
-    }
-}
-
-void matrix_view_read(const struct matrix_view *view, int64_t row, int64_t column, int64_t count, float *out)
-{
-    if (!view->data) {
-        memset(out, 0, (size_t)count * sizeof *out);
-        return;
-    }
-    if (view->dtype == DTYPE_INT4_G128) {
-        int4_view_read(view, row, column, count, out);
-        return;
-    }
-    const char *from = (const char *)view->data + row * view->row_stride_bytes;
-    from += column * (int64_t)dtype_size_bytes(view->dtype);
-    if (view->dtype == DTYPE_F32) {
-        memcpy(out, from, (size_t)count * sizeof *out);
-        return;
-    }
-    if (view->dtype == DTYPE_FP8 || view->dtype == DTYPE_INT8) {
-        read_bytes(view, (const uint8_t *)from, row, column, count, out);
-        return;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        uint16_t half;
-        memcpy(&half, from + 2 * i, sizeof half); // the view may be at an odd address
-        out[i] = view->dtype == DTYPE_F16 ? f16_to_f32(half) : bf16_to_f32(half);
-    }
 }
 
 // ---- checks ---------------------------------------------------------------------------------------------------------

@@ -23,5 +23,5 @@ void int4_group_read(const struct matrix_view *view, int64_t row, int64_t first,
 // a weight is not finite, all become NaN.
 void int4_quantise(const float *x, int n, struct int4_group *group);
 
-// Implements matrix_view_read for a view in int4.
-void int4_view_read(const struct matrix_view *view, int64_t row, int64_t column, int64_t count, float *out);
+// Reads n codes from `column` on, all of one group, with its zero and scale. The view is in int4.
+void int4_stored_read(const struct matrix_view *view, int64_t row, int64_t column, int n, struct int4_group *group);

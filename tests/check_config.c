@@ -36,6 +36,8 @@ static void teardown(void)
 {
     config_file_write("config.json", NULL);
     config_file_write("generation_config.json", NULL);
+    config_file_write("tokenizer_config.json", NULL);
+    config_file_write("tokenizer.json", NULL);
     rmdir(dir);
 }
 
@@ -444,7 +446,9 @@ START_TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed)
     refuse(LLAMA ",\"rope_theta\":-1}", STATUS_DATA, "rope_theta is -1");
     refuse(LLAMA ",\"tie_word_embeddings\":1}", STATUS_DATA, "must be true or false");
     refuse(LLAMA ",\"hidden_act\":\"gelu\"}", STATUS_UNSUPPORTED, "hidden_act is gelu: only silu");
-    refuse(LLAMA ",\"mlp_bias\":true}", STATUS_UNSUPPORTED, "mlp_bias is true");
+    refuse(LLAMA ",\"embedding_multiplier\":12}", STATUS_UNSUPPORTED,
+           "embedding_multiplier is set: LlamaForCausalLM has no such setting, so it must be 1 or absent");
+    refuse(LLAMA ",\"final_logit_softcapping\":30}", STATUS_UNSUPPORTED, "final_logit_softcapping is set");
     refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"ntk\",\"factor\":2}}", STATUS_UNSUPPORTED,
            "rope_scaling.rope_type is ntk: only default, linear, dynamic, llama3, yarn and longrope");
     refuse(LLAMA ",\"rope_scaling\":{\"factor\":2}}", STATUS_DATA, "rope_scaling.factor is given without rope_type");
@@ -473,9 +477,53 @@ START_TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed)
 }
 END_TEST
 
+START_TEST(the_eos_token_of_the_tokenizer_ends_answers_too)
+{
+    static const struct {
+        const char *config, *tokenizer;
+        int id; // -1: none is added
+    } cases[] = {
+        {"{\"eos_token\":\"<end>\",\"added_tokens_decoder\":{\"9\":{\"content\":\"<end>\"}}}", NULL, 9},
+        {"{\"eos_token\":{\"content\":\"<end>\"}}", "{\"added_tokens\":[{\"id\":7,\"content\":\"<end>\"}]}", 7},
+        {"{\"eos_token\":\"<end>\"}", "{\"model\":{\"vocab\":{\"<end>\":5}}}", 5},
+        {"{\"eos_token\":\"<end>\"}", "{\"model\":{\"vocab\":{\"<end>\":500000000}}}", -1},
+        {"{\"eos_token\":\"<end>\"}", NULL, -1},
+        {"{\"eos_token\":null}", NULL, -1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        config_file_write("tokenizer_config.json", cases[i].config);
+        config_file_write("tokenizer.json", cases[i].tokenizer);
+        struct model_config c = read_both(LLAMA ",\"eos_token_id\":2}", "{\"eos_token_id\":[2,3]}");
+        ck_assert_int_eq(c.n_file_eos, 2);
+        ck_assert_int_eq(c.n_eos, cases[i].id < 0 ? 2 : 3);
+        if (cases[i].id >= 0) ck_assert_int_eq(c.eos_id[2], cases[i].id);
+    }
+}
+END_TEST
+
+START_TEST(families_that_are_refused_say_what_is_missing)
+{
+    static const struct {
+        const char *architecture, *missing;
+    } cases[] = {
+        {"MixtralForCausalLM", "which needs mixtures of experts"},
+        {"Gemma3ForCausalLM", "which needs norms with the gain 1 + w"},
+        {"Olmo3ForCausalLM", "which needs windows and RoPE settings that differ between layers"},
+        {"FamilyForCausalLM", "is FamilyForCausalLM: this program runs LlamaForCausalLM"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *text = mem_format("{\"architectures\":[\"%s\"]}", cases[i].architecture);
+        refuse(text, STATUS_UNSUPPORTED, cases[i].missing);
+        free(text);
+    }
+}
+END_TEST
+
 SUITE("config")
 {
     FIXTURE(setup, teardown);
+    TEST(the_eos_token_of_the_tokenizer_ends_answers_too);
+    TEST(families_that_are_refused_say_what_is_missing);
     TEST(llama2_with_absent_keys_means_what_hugging_face_means);
     TEST(llama3_rope_is_read_from_old_and_new_files);
     TEST(mistral_window_bounds_the_context);

@@ -234,8 +234,9 @@ static void refuse(struct matrix *m, int64_t rows, int64_t columns, enum status 
 {
     struct matrix_view view;
     const enum status status = int4_tensors_view(&m->tensors, &m->config, rows, columns, true, &view);
-    ck_assert_msg(status == wanted && strstr(status_message(), sentence), "wanted \"%s\", got %s: \"%s\"", sentence,
-                  status_name(status), status == STATUS_OK ? "" : status_message());
+    const bool refused = status == wanted && strstr(status_message(), sentence);
+    ck_assert_msg(refused, "wanted \"%s\", got %s: \"%s\"", sentence, status_name(status),
+                  status == STATUS_OK ? "" : status_message());
 }
 
 START_TEST(wrong_tensors_are_refused_with_both_shapes)

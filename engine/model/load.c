@@ -63,7 +63,7 @@ static void mark_used(struct loader *in, const struct safetensors_tensor *t)
     in->used[t - safetensors_at(in->st, 0)] = true;
 }
 
-// Finds the scales of an FP8 or INT8 matrix: NAME_scale, or NAME_scale_inv in checkpoints with scales of blocks.
+// Finds the scales of an FP8 or INT8 matrix: NAME_scale, or NAME_scale_inv in most checkpoints of quant_method fp8.
 static const struct safetensors_tensor *scale_tensor(const struct loader *in, const char *matrix)
 {
     char name[144];
@@ -141,7 +141,7 @@ static enum status find_int4(struct loader *in, const struct int4_tensors *t, in
                              struct matrix_view *view)
 {
     const struct safetensors_tensor *const all[] = {t->codes, t->scales, t->zeros, t->groups, t->shape};
-    const bool values = !in->m->backend->ops->capabilities.reads_no_weights;
+    const bool values = !in->list && !in->m->backend->ops->capabilities.reads_no_weights;
     TRY(int4_tensors_view(t, &in->m->config, rows, columns, values, view));
     for (int i = 0; i < 5; i++)
         if (all[i]) mark_used(in, all[i]);

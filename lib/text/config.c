@@ -253,6 +253,8 @@ enum status model_config_read(const char *dir, struct model_config *config)
     char *generation_path = mem_format("%s/generation_config.json", dir);
     enum status status = read_config(path, &c);
     if (status == STATUS_OK && !is_file) status = read_generation_config(generation_path, &c);
+    c.n_file_eos = c.n_eos;
+    if (status == STATUS_OK && !is_file) status = model_config_add_tokenizer_eos(dir, &c);
     if (status == STATUS_OK) *config = c;
     free(path);
     free(generation_path);

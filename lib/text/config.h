@@ -48,15 +48,19 @@ struct model_config {
     uint8_t still_layers[MODEL_MAX_LAYERS]; // [n_layers] SmolLM3: 1 for layers without RoPE
     int sliding_window;                     // 0: no window. Attention is never windowed: max_context is limited instead
     int bos_id;                             // -1: no BOS. generation_config.json overrides config.json
-    // End tokens: the union of both files. Hugging Face uses only the ids of generation_config.json, but a missing id
-    // is more often an oversight than an intention.
-    int eos_id[MODEL_MAX_EOS], n_eos;
+    // End tokens: the union of config.json, generation_config.json and the eos_token of tokenizer_config.json. Hugging
+    // Face uses only the ids of generation_config.json, but a missing id is more often an oversight than an intention.
+    // The fingerprint covers the first n_file_eos ids, which the first two files name.
+    int eos_id[MODEL_MAX_EOS], n_eos, n_file_eos;
 };
 
 // Reads and checks both files; generation_config.json may be absent. If `dir` is a file, it is read as config.json. An
 // absent or null key means the same as in Hugging Face. Returns STATUS_NOT_FOUND, STATUS_DATA or STATUS_UNSUPPORTED,
 // with the file, the key and the allowed values.
 enum status model_config_read(const char *dir, struct model_config *config);
+
+// Adds the eos_token of tokenizer_config.json, which may be absent. model_config_read() calls it.
+enum status model_config_add_tokenizer_eos(const char *dir, struct model_config *config);
 
 // Returns the text that an error message adds after the value of max_context. The text names sliding_window if that key
 // limits the context, else it is "".

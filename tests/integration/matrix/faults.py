@@ -57,9 +57,14 @@ def packet_loss(cluster):
 
 
 def speculator_killed(cluster):
-    scoring = lambda: (cluster.node("s0") or {}).get("running", 0) > 0 or not cluster.crowd.running()
-    wait_until("a speculator scores", scoring)
-    again(cluster, "s0")
+    """Kills a speculator that has prompts to score."""
+    def scoring():
+        nodes = (cluster.status() or {"nodes": []})["nodes"]
+        return [node["node_id"] for node in nodes if node["role"] == "speculator" and node["running"] > 0]
+
+    names = []
+    wait_until("a speculator scores", lambda: names.extend(scoring()) or names or not cluster.crowd.running())
+    again(cluster, (names or ["s0"])[0])
 
 
 def drain(cluster):
