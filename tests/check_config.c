@@ -58,7 +58,7 @@ static void refuse(const char *config, enum status status, const char *text)
     config_file_write("config.json", config);
     config_file_write("generation_config.json", NULL);
     enum status got = model_config_read(dir, &c);
-    ck_assert_msg(got == status, "%s: %s: \"%s\"", config, status_name(got), status_message());
+    ck_assert_msg(got == status, "%s: %s: \"%s\"", config ? config : "no file", status_name(got), status_message());
     ck_assert_msg(strstr(status_message(), text) != NULL, "\"%s\" lacks \"%s\"", status_message(), text);
     ck_assert_msg(strstr(status_message(), "/config.json: ") != NULL, "%s", status_message());
 }
