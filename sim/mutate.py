@@ -161,7 +161,7 @@ def put_in(source, build, rng, part):
 SANITIZERS = "-O1 -g1 -Wno-error -fsanitize=address,undefined -fno-sanitize-recover=undefined"
 
 
-def prepare(folder, flags=SANITIZERS, tests=False):
+def prepare(folder, flags=SANITIZERS):
     """Copies the sources into the folder and builds the simulator there."""
     source, build = os.path.join(folder, "source"), os.path.join(folder, "build")
     os.makedirs(folder, exist_ok=True)
@@ -174,14 +174,14 @@ def prepare(folder, flags=SANITIZERS, tests=False):
         if os.path.isfile(os.path.join(ROOT, name)) and not same:  # an interrupted run leaves its last fault in the file
             shutil.copy(os.path.join(ROOT, name), target)
     subprocess.run(["cmake", "-S", source, "-B", build, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=None", f"-DCMAKE_C_FLAGS={flags}",
-                    f"-DFOREPACK_TESTS={tests}", "-DFOREPACK_CUDA=OFF", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"], check=True,
+                    "-DFOREPACK_TESTS=OFF", "-DFOREPACK_CUDA=OFF", "-DCMAKE_EXPORT_COMPILE_COMMANDS=ON"], check=True,
                    stdout=subprocess.DEVNULL)
     compile_program(build)
     return source, build
 
 
-def compile_program(build, *targets):
-    return subprocess.run(["cmake", "--build", build, "-j", str(os.cpu_count()), "--target", *(targets or ["forepack-sim"])],
+def compile_program(build):
+    return subprocess.run(["cmake", "--build", build, "--target", "forepack-sim", "-j", str(os.cpu_count())],
                           capture_output=True, text=True)
 
 
@@ -196,19 +196,6 @@ def run(build, options):
         return None
     lines = [line for line in done.stderr.split("\n") if line.startswith("seed ")]
     return lines[0] if lines else f"exit code {done.returncode}"
-
-
-def run_tests(build, options):
-    """Returns None if the unit tests of router and worker pass, else the names of the tests that fail."""
-    built = compile_program(build, "router/all", "worker/all")
-    if built.returncode:
-        sys.exit(f"the unit tests do not compile: {built.stdout[-2000:]}")
-    failed = []
-    for folder in ("router", "worker"):
-        done = subprocess.run(["ctest", "--test-dir", os.path.join(build, folder), "-L", "unit", "-j", str(options.jobs),
-                               "--timeout", "60"], capture_output=True, text=True)
-        failed += re.findall(r"^\s*\d+ - (\S+) \(", done.stdout, re.M)
-    return " ".join(failed) or None
 
 
 # --- faults of a list
@@ -251,17 +238,15 @@ def main():
     parser.add_argument("--timeout", type=int, default=20, help="CPU seconds for one scenario; more: it hangs")
     parser.add_argument("--folder", default=os.path.join(ROOT, "build/mutants"))
     parser.add_argument("--list", help="file of faults, such as sim/mutants.txt, instead of drawn ones")
-    parser.add_argument("--tests", action="store_true", help="runs the unit tests of router and worker with the faults that "
-                        "the simulator misses")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of the faults to try; skips the check that the scenarios "
                         "pass with no fault")
     options = parser.parse_args()
     faults = read_list(options.list) if options.list else []
-    source, build = prepare(options.folder, tests=options.tests)
-    problem = None if options.only else run(build, options) or (run_tests(build, options) if options.tests else None)
+    source, build = prepare(options.folder)
+    problem = None if options.only else run(build, options)
     if problem:
         sys.exit(f"without any fault: {problem}")
-    found, by_tests, numbers = 0, 0, options.only or range(1, len(faults) + 1 if faults else options.count + 1)
+    detected, numbers = 0, options.only or range(1, (len(faults) or options.count) + 1)
     for index in numbers:  # each fault has its own seed, so that --only draws the same fault
         if faults:
             fault, target, original = listed(source, build, faults, index)
@@ -269,14 +254,12 @@ def main():
             rng, part = random.Random(f"{options.seed}.{index}"), list(PARTS)[index % len(PARTS)]
             fault, target, original = put_in(source, build, rng, part)
         problem = run(build, options)
-        failed = run_tests(build, options) if options.tests and not problem else None
         open(target, "w").write(original)
-        found += problem is not None
-        by_tests += failed is not None
-        print(f"{index:3} {'detected' if problem else 'by unit tests' if failed else 'NOT DETECTED':13} {fault}", flush=True)
-        if problem or failed:
-            print(f"    {(problem or failed)[:160]}", flush=True)
-    print(f"{found} of {len(numbers)} faults detected" + (f", {by_tests} more by unit tests" if options.tests else ""))
+        detected += problem is not None
+        print(f"{index:3} {'detected' if problem else 'NOT DETECTED':13} {fault}", flush=True)
+        if problem:
+            print(f"    {problem[:160]}", flush=True)
+    print(f"{detected} of {len(numbers)} faults detected")
 
 
 if __name__ == "__main__":

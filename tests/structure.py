@@ -60,8 +60,8 @@ UNITS = (
      "A value prints as a text, a text is a value, and the errors of both print the values that they name."),
     (("lib/net/call.c", "lib/net/health.c", "lib/net/server.c"),
      "The server begins and ends calls, a call enters itself in its server's list, and the health service answers calls."),
-    (("sim/client.c", "sim/client_checks.c", "sim/crowd.c", "sim/node.c", "sim/oracle_shadow.c", "sim/oracle_status.c",
-      "sim/oracles.c", "sim/placement.c", "sim/router.c"),
+    (("sim/client.c", "sim/client_checks.c", "sim/crowd.c", "sim/faults.c", "sim/node.c", "sim/oracle_shadow.c",
+      "sim/oracle_status.c", "sim/oracle_steps.c", "sim/oracles.c", "sim/placement.c", "sim/router.c"),
      "Simulated clients, nodes and the router send each other messages, and the oracles read all of them at each tick."),
 )
 # Exported functions that only tests call, each with the reason why no test could do without.
