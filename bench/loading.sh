@@ -6,7 +6,7 @@
 #     bench/checkpoint.py bench/shapes/llama-3.2-1b.json DIR
 #     bench/loading.sh BUILD DIR [OPTIONS OF forepack-worker]
 #
-# The bound is the longer of both alone: the time of reading, and the time of the warm load.
+# The bound is the longer of two times: that of reading alone, and that of the warm load.
 set -euo pipefail
 bin=${1:?} model=${2:?}
 shift 2

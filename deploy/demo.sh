@@ -259,8 +259,8 @@ done
 # --- an answer that matches a JSON schema
 
 print_schema_answer() {
-    local schema='{"type": "object", "properties": {"answer": {"type": "integer", "minimum": 0, "maximum": 9999}},
-        "required": ["answer"], "additionalProperties": false}' text
+    local schema='{"type": "object", "properties": {"code": {"type": "integer", "minimum": 0, "maximum": 9999}},
+        "required": ["code"], "additionalProperties": false}' text
     jq -rj .prompt <(head -n 1 "$work/documents") >"$work/prompt"
     if text=$("$bin/forepack" generate --server "$server" --prompt-file "$work/prompt" --max-tokens 64 --guided-json "$schema" \
         2>"$work/refused"); then

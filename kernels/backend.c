@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Code common to all backends: the table of dtypes, reading matrix views in any dtype, checks of arguments, and the
-// default way to run a pass. open.c opens a backend by name.
+// Code common to all backends: the table of dtypes, checks of arguments, and the default way to run a pass. open.c
+// opens a backend by name.
 #include "kernels/backend.h"
 
 #include <string.h>
@@ -13,7 +13,7 @@
 
 static const struct {
     const char *name;
-    size_t size_bytes;
+    size_t size_bytes; // 0: two elements in a byte
 } dtypes[DTYPE_COUNT] = {
     [DTYPE_F32] = {"f32", 4},
     [DTYPE_F16] = {"f16", 2},
@@ -21,11 +21,18 @@ static const struct {
     [DTYPE_INT8] = {"int8", 1},
     [DTYPE_INT8_G128] = {"int8-g128", 1},
     [DTYPE_FP8] = {"fp8", 1},
+    [DTYPE_INT4_G128] = {"int4-g128", 0},
 };
 
 size_t dtype_size_bytes(enum dtype dtype)
 {
     return dtypes[dtype].size_bytes;
+}
+
+size_t dtype_matrix_bytes(enum dtype dtype, int64_t rows, int64_t columns)
+{
+    if (dtype == DTYPE_INT4_G128) return (size_t)rows * (size_t)((columns + 1) / 2);
+    return (size_t)rows * (size_t)columns * dtype_size_bytes(dtype);
 }
 
 const char *dtype_name(enum dtype dtype)
@@ -35,7 +42,7 @@ const char *dtype_name(enum dtype dtype)
 
 enum dtype dtype_of_activations(enum dtype dtype)
 {
-    return dtype_size_bytes(dtype) == 1 ? DTYPE_BF16 : dtype;
+    return dtype_size_bytes(dtype) <= 1 ? DTYPE_BF16 : dtype;
 }
 
 size_t dtype_kv_bytes(enum dtype dtype, int head_size)
@@ -57,63 +64,14 @@ size_t device_memory_total(const struct device_memory *memory)
     return bytes;
 }
 
-float matrix_view_scale(const struct matrix_view *view, int64_t row, int64_t column)
-{
-    float scale = 1;
-    struct matrix_view all = {.data = view->scale, .dtype = view->scale_dtype};
-    if (view->scale_block) {
-        row = (view->scale_row + row) / view->scale_block;
-        column = (view->scale_column + column) / view->scale_block;
-    } else {
-        column = 0;
-    }
-    if (view->scale) matrix_view_read(&all, 0, row * view->scale_stride + column, 1, &scale);
-    return scale;
-}
-
-// Reads elements from `column` on. A scale applies to all elements up to the end of its block.
-static void read_e4m3(const struct matrix_view *view, const uint8_t *from, int64_t row, int64_t column, int64_t count,
-                      float *out)
-{
-    for (int64_t i = 0, n; i < count; i += n) {
-        const int block = view->scale_block;
-        n = block ? block - (view->scale_column + column + i) % block : count;
-        if (n > count - i) n = count - i;
-        const float scale = matrix_view_scale(view, row, column + i);
-        for (int64_t j = i; j < i + n; j++)
-            out[j] = e4m3_to_f32(from[j]) * scale;
-    }
-}
-
-void matrix_view_read(const struct matrix_view *view, int64_t row, int64_t column, int64_t count, float *out)
-{
-    if (!view->data) {
-        memset(out, 0, (size_t)count * sizeof *out);
-        return;
-    }
-    const char *from = (const char *)view->data + row * view->row_stride_bytes;
-    from += column * (int64_t)dtype_size_bytes(view->dtype);
-    if (view->dtype == DTYPE_F32) {
-        memcpy(out, from, (size_t)count * sizeof *out);
-        return;
-    }
-    if (view->dtype == DTYPE_FP8) {
-        read_e4m3(view, (const uint8_t *)from, row, column, count, out);
-        return;
-    }
-    for (int64_t i = 0; i < count; i++) {
-        uint16_t half;
-        memcpy(&half, from + 2 * i, sizeof half); // the view may be at an odd address
-        out[i] = view->dtype == DTYPE_F16 ? f16_to_f32(half) : bf16_to_f32(half);
-    }
-}
-
 // ---- checks ---------------------------------------------------------------------------------------------------------
 
 enum status backend_shape_check(const struct backend_shape *shape, enum dtype dtype)
 {
     if (dtype == DTYPE_F16)
-        return status_fail(STATUS_UNSUPPORTED, "dtype %s: the backend computes in f32, bf16, int8, int8-g128 or fp8",
+        return status_fail(STATUS_UNSUPPORTED,
+                           "dtype %s: the backend computes in f32, bf16, int8, int8-g128, fp8 or "
+                           "int4-g128",
                            dtype_name(dtype));
     if (shape->n_layers < 1 || shape->n_kv_heads < 1 || shape->n_heads < 1 || shape->n_heads % shape->n_kv_heads)
         return status_fail(STATUS_INVALID,

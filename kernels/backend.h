@@ -28,15 +28,19 @@
 #include "lib/base/status.h"
 
 // INT8: weights are signed bytes with one scale per output, and the rows that they multiply are quantised to bytes with
-// one scale per row. INT8_G128: weights and rows have one scale per 128 values of K. No checkpoint stores INT8 or
-// INT8_G128. FP8: bytes in e4m3fn (sign, 4 bits of exponent, 3 of mantissa, largest 448, no infinities; arXiv
-// 2209.05433) times scales. Matrices stored in FP8 have the scales that struct matrix_view describes. Matrices computed
-// in FP8 have one scale per output, and the rows that they multiply have one scale per row, like INT8.
-enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128, DTYPE_FP8, DTYPE_COUNT };
-size_t dtype_size_bytes(enum dtype dtype);
-const char *dtype_name(enum dtype dtype); // "f32", "f16", "bf16", "int8", "int8-g128", "fp8"
-// Returns the type of activations and embedding tables in a backend of `dtype`: bf16 for the 8-bit types, else `dtype`
-// itself. K and V have the same type unless kv_dtype has 8 bits.
+// one scale per row. INT8_G128: weights and rows have one scale per 128 values of K; no checkpoint stores this type.
+// FP8: bytes in e4m3fn (sign, 4 bits of exponent, 3 of mantissa, largest 448, no infinities; arXiv 2209.05433) times
+// scales. Matrices stored in FP8 have the scales that struct matrix_view describes. Matrices computed in FP8 have one
+// scale per output, and the rows that they multiply have one scale per row, like INT8. INT4_G128: weights are (code -
+// zero) * scale, with codes of 4 bits and one zero and one scale per 128 values of K (int4.h); the rows that they
+// multiply are bf16.
+enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128, DTYPE_FP8, DTYPE_INT4_G128, DTYPE_COUNT };
+size_t dtype_size_bytes(enum dtype dtype); // bytes of an element; 0 for INT4_G128, see dtype_matrix_bytes
+// Returns the bytes of the elements of a matrix, without scales and zeros.
+size_t dtype_matrix_bytes(enum dtype dtype, int64_t rows, int64_t columns);
+const char *dtype_name(enum dtype dtype); // "f32", "f16", "bf16", "int8", "int8-g128", "fp8", "int4-g128"
+// Returns the type of activations and embedding tables in a backend of `dtype`: bf16 for the types of 8 and 4 bits,
+// else `dtype` itself. K and V have the same type unless kv_dtype has 8 bits.
 enum dtype dtype_of_activations(enum dtype dtype);
 // Returns the bytes that the K of one head takes in one KV entry (V takes the same). Includes the scale if `dtype` has
 // 8 bits.
@@ -59,14 +63,31 @@ struct weight; // a matrix in the backend's own packed layout, or a vector of f3
 // sum_ranks.
 enum tensor_kind { TENSOR_F32, TENSOR_ACTIVATION, TENSOR_PARTIAL };
 
+// Place of 4-bit codes in a file, which packs eight codes in a 32-bit word. The codes of a word belong to neighbouring
+// inputs, or to neighbouring outputs. The element (r, c) of a view has the code of output R = scale_row + r and input
+// C = scale_column + c of the tensor. Its word is
+//     words of inputs     data[R * output_stride + C / 8 * input_stride]      bits 4 (C % 8) and up
+//     words of outputs    data[R / 8 * output_stride + C * input_stride]      bits 4 (R % 8) and up
+// Zeros are words of outputs: zero[R / 8 * zero_output_stride + C / 128 * zero_group_stride]. Interleaved words have
+// the codes of their outputs 0, 2, 4, 6, 1, 3, 5, 7 in this order.
+struct int4_layout {
+    bool words_of_outputs, interleaved;
+    int64_t output_stride, input_stride;
+    const void *zero; // NULL: all zeros are 8
+    int64_t zero_output_stride, zero_group_stride;
+    uint32_t zero_added; // is added to the stored zeros, modulo 16
+    // The scale is scale[R * scale_output_stride + C / 128 * scale_group_stride].
+    int64_t scale_output_stride, scale_group_stride;
+};
+
 // A view of rows [0, rows) x columns [0, columns) of a row-major matrix in host memory, usually a mapped file. Element
 // (r, c) is at data + r * row_stride_bytes + c * size of dtype. The data need not be aligned.
 struct matrix_view {
     const void *data; // NULL: all elements are zero
-    enum dtype dtype; // F32, F16, BF16 or FP8
+    enum dtype dtype; // F32, F16, BF16, FP8, INT8 or INT4_G128
     int64_t rows, columns;
     int64_t row_stride_bytes;
-    // FP8 only: an element is its byte times a scale. The scale of element (r, c) is
+    // FP8 and INT8: an element is its byte times a scale. The scale of element (r, c) is
     //     without blocks              scale[r * scale_stride]
     //     blocks of B = scale_block   scale[(scale_row + r) / B * scale_stride + (scale_column + c) / B]
     // The scales are in host memory, like `data`. NULL: all scales are 1.
@@ -74,7 +95,8 @@ struct matrix_view {
     enum dtype scale_dtype;      // F32, F16 or BF16
     int scale_stride;            // without blocks: 1 for one scale per row, 0 for one in total
     int scale_block;             // rows and columns of a block; 0: no blocks
-    int scale_row, scale_column; // place of element (0, 0) in its block
+    int scale_row, scale_column; // place of element (0, 0) in its block, or in the tensor of INT4_G128
+    struct int4_layout int4;     // INT4_G128 only; scale_column is a multiple of 128, row_stride_bytes is not used
 };
 
 // Shape of the model and limits of a pass, for one rank.
@@ -89,10 +111,11 @@ struct backend_shape {
     int n_kv_blocks;         // KV blocks in the cache, each of KV_BLOCK_TOKENS entries in all layers; see kv_create
     struct gpu_place gpu;    // GPU of this rank
     enum dtype kv_dtype;     // INT8 or FP8 (not in an f32 backend, see rope_append); else the type of activations
-    bool fp8_as_stored;      // FP8 backend: true computes matrices without FP8 parts in bf16, false quantises them
-    bool fp8_fast_accum;     // FP8 backend on a GPU: sums keep about 14 bits, see docs/gpus.md
-    float embedding_scale;   // factor of the embeddings; 0: 1
-    int overlap_rows; // several ranks: passes of at least twice this many rows run as two micro-batches; 0: never
+    // FP8, INT8 and INT4_G128 backends: true computes matrices without parts of this type in bf16, false quantises them
+    bool as_stored;
+    bool fp8_fast_accum;   // FP8 backend on a GPU: sums keep about 14 bits, see docs/gpus.md
+    float embedding_scale; // factor of the embeddings; 0: 1
+    int overlap_rows;      // several ranks: passes of at least twice this many rows run as two micro-batches; 0: never
 };
 
 // Returns true if K and V are stored in 8 bits with scales.
@@ -381,9 +404,9 @@ enum status backend_rope_attention(struct backend *b, int layer, struct tensor *
 enum status backend_mlp(struct backend *b, struct tensor *out, struct tensor *inner, const struct norm_step *norm,
                         const struct weight *gate_up, const struct weight *down, enum linear_mode mode, int rows);
 
-// Open a backend. `dtype` is the type of weights in computation: f32, bf16, int8, int8-g128 or fp8. `threads` 0 means
-// as many as the process may use. The CPU backend reads views in FP8, but does not multiply in FP8 and does not store K
-// and V in FP8.
+// Open a backend. `dtype` is the type of weights in computation: f32, bf16, int8, int8-g128, fp8 or int4-g128.
+// `threads` 0 means as many as the process may use. The CPU backend reads views in FP8, but does not multiply in FP8
+// and does not store K and V in FP8.
 enum status backend_open_reference(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
 enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype, int threads,
                              struct backend **backend_p);
@@ -391,7 +414,7 @@ enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype
 // that the CUDA backend would allocate on a GPU of compute capability 9.0 for the same tensors, weights and KV cache.
 // `dtype` may be any dtype.
 enum status backend_open_counting(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
-// Opens the backend on a GPU, in bf16 or fp8. Exported only by the module (kernels/module.h): programs call
+// Opens the backend on a GPU, in bf16, fp8 or int4-g128. Exported only by the module (kernels/module.h): programs call
 // backend_open("cuda"). STATUS_NOT_FOUND: this machine has no GPU, no driver, or lacks the libraries.
 enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
 // Opens a backend by name: "reference", "cpu", "cuda" or "auto". "auto" opens the GPU if the CUDA backend is built, a

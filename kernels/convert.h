@@ -76,5 +76,5 @@ enum { QUANTISE_GROUP = 128 }; // number of values of K per scale in DTYPE_INT8_
 
 // Reads out[0..count) = elements (row, column..column + count) of the view. The view need not be aligned.
 void matrix_view_read(const struct matrix_view *view, int64_t row, int64_t column, int64_t count, float *out);
-// Returns the scale of an element of an FP8 view.
+// Returns the scale of an element of an FP8 or INT8 view.
 float matrix_view_scale(const struct matrix_view *view, int64_t row, int64_t column);

@@ -127,6 +127,28 @@ static enum skip_reason decided_skip(const struct client *client, const struct r
     return has_quality && !calibrated ? SKIP_UNCALIBRATED : SKIP_NONE;
 }
 
+// Returns true if the prompts may begin with the same tokens.
+static bool begin_equally(const struct client *a, const struct client *b)
+{
+    const struct scenario_request *plan_a = &a->plan->request, *plan_b = &b->plan->request;
+    int64_t source_a = plan_a->same_as ? plan_a->same_as : a->plan->id;
+    int64_t source_b = plan_b->same_as ? plan_b->same_as : b->plan->id;
+    return source_a == source_b || (plan_a->head && plan_a->head == plan_b->head) ||
+           (plan_a->tail && plan_a->tail == plan_b->tail);
+}
+
+// Returns true if an earlier request with the same beginning has a tenant whose selections the request may reuse.
+static bool may_reuse(const struct client *client)
+{
+    const struct scenario *scenario = client->w->scenario;
+    for (int i = 0; i < scenario->n_actions; i++) {
+        const struct client *other = &client->w->clients->of_action[i];
+        if (!other->arrived || other == client || !begin_equally(other, client)) continue;
+        if (!scenario->options.salted || other->plan->request.tenant == client->plan->request.tenant) return true;
+    }
+    return client->tries > 1 || client->r->spec.n_tokens < 32; // its own selection; short prompts are equal by chance
+}
+
 // Checks what the core decided about speculation.
 void client_check_intake(struct client *client)
 {
@@ -138,6 +160,7 @@ void client_check_intake(struct client *client)
     if (!r || r->spec.score_only) return;
     enum skip_reason skip = client->decided = decided_skip(client, r);
     bool is_auto = r->spec.prefill.mode == PREFILL_AUTO, is_reused = r->usage.scored_tokens;
+    if (is_reused && !may_reuse(client)) client_fail(client, "it reuses a selection of another tenant");
     if (skip == SKIP_NONE && r->skip == SKIP_COST && is_auto && !is_reused) return;
     // A speculator's selection that the router holds may keep all tokens; expect_rate() checks this reason later.
     if (skip == SKIP_NONE && is_reused && (r->skip == SKIP_UNSURE || r->skip == SKIP_UNCALIBRATED)) return;

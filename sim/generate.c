@@ -401,6 +401,7 @@ static void draw_repeats(struct swarm *g)
         r->stop_after = own.stop_after;
         r->seed = own.seed;
         r->priority = own.priority;
+        if (g->s->options.salted && action->id % 3 == 0) r->tenant = own.tenant; // its score must not be reused
     }
 }
 

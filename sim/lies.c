@@ -70,6 +70,7 @@ static void lie_result(enum lie lie, struct random_source *random, Forepack__Clu
         r->draft_accepted_tokens = (uint32_t)any_number(random);
     }
     if (lie == LIE_IDS) r->request = one_in(random, 2) ? any_number(random) : r->request + 1;
+    if (lie == LIE_IDS && r->request % 2) r->bin_id = 0; // of any attempt
     if (lie == LIE_TOKENS) {
         for (size_t i = 0; i < r->n_token_ids; i++)
             r->token_ids[i] = one_in(random, 3) ? (uint32_t)any_number(random) : r->token_ids[i] ^ 1;

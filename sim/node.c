@@ -236,8 +236,9 @@ static void introduce(struct sim_node *node)
 // A node that loads reports with each heartbeat, and sends Hello when it has loaded.
 static void introduce_later(struct sim_node *node)
 {
-    const int64_t next_us = node->w->now_us + node->heartbeat_us;
-    node_at(node, next_us < node->loaded_us ? next_us : node->loaded_us, introduce_again);
+    const int64_t now_us = node->w->now_us, next_us = now_us + node->heartbeat_us;
+    const int64_t loaded_us = node_loads(node) ? node->loaded_us : now_us;
+    node_at(node, next_us < loaded_us ? next_us : loaded_us, introduce_again);
 }
 
 static void introduce_again(struct world *w, const struct event *event)

@@ -11,6 +11,7 @@ enum { STEPS = 24 };
 
 struct pass {
     int64_t rows, pairs, us, at_us;
+    int size;     // see size_of()
     double scale; // the time is compared relative to this scale
     double error; // squared error of the prediction; negative: none was made
 };
@@ -35,7 +36,7 @@ static int first_remembered(const struct history *h, int size, int n, int64_t at
 {
     int first = n;
     for (int i = n - 1; i >= 0; i--) {
-        if (size_of(h->passes[i].rows) != size) continue;
+        if (h->passes[i].size != size) continue;
         if (at_us - h->passes[i].at_us >= TEN_MINUTES_US) break;
         at_us = h->passes[i].at_us;
         first = i;
@@ -71,7 +72,7 @@ static struct sums sum_up(const struct history *h)
         double weight = 1;
         for (int i = h->n - 1; i >= first; i--) {
             const struct pass *p = &h->passes[i];
-            if (size_of(p->rows) != size) continue;
+            if (p->size != size) continue;
             double term[3] = {1 / p->scale, (double)p->rows / p->scale, (double)p->pairs / p->scale};
             for (int a = 0; a < 3; a++) {
                 for (int b = 0; b < 3; b++)
@@ -118,20 +119,20 @@ static bool is_noise_right(const struct history *h)
     return is_near(cost_noise(&h->model), n > 0 ? sqrt(errors / n) : 0);
 }
 
-// Returns true if the model may know the cost of `rows`: it learned four passes, and a recent pass or prompt had at
-// least a quarter of the rows.
-static bool is_known(const struct history *h, int64_t rows)
+// Returns the most rows whose cost the model may know: it learned four passes, and a recent pass or prompt had at least
+// a quarter of the rows.
+static int64_t most_known(const struct history *h)
 {
-    bool lately = h->done_us && h->now_us - h->done_us < TEN_MINUTES_US && 4 * h->done_rows >= rows;
+    int64_t most = h->done_us && h->now_us - h->done_us < TEN_MINUTES_US ? 4 * h->done_rows : 0;
     for (int size = 0; size < COST_SIZES; size++) {
         int last = h->n - 1;
-        while (last >= 0 && size_of(h->passes[last].rows) != size)
+        while (last >= 0 && h->passes[last].size != size)
             last--;
         if (last < 0 || h->now_us - h->passes[last].at_us >= TEN_MINUTES_US) continue;
         for (int i = first_remembered(h, size, h->n, h->passes[last].at_us); i <= last; i++)
-            lately |= size_of(h->passes[i].rows) == size && 4 * h->passes[i].rows >= rows;
+            if (h->passes[i].size == size && 4 * h->passes[i].rows > most) most = 4 * h->passes[i].rows;
     }
-    return lately && h->n_learned >= 4;
+    return h->n_learned >= 4 ? most : 0;
 }
 
 static void learn(struct history *h, struct random_source *random)
@@ -142,6 +143,7 @@ static void learn(struct history *h, struct random_source *random)
     double us = 300 + 5 * (double)rows + 0.002 * (double)p.pairs;
     p.us = (int64_t)(us * (0.7 + 0.6 * random_unit(random)) * (random_below(random, 8) ? 1 : 4));
     p.scale = (double)p.us;
+    p.size = size_of(rows);
     h->passes[h->n++] = p;
     h->n_learned = count_learned(h);
     if (h->n_learned > 4) {
@@ -177,11 +179,12 @@ static bool refuses_lies(struct history *h)
 
 static bool is_knowledge_right(const struct history *h)
 {
+    int64_t most = most_known(h);
     for (int64_t rows = 1; rows < 1 << 23; rows = 2 * rows + 1)
-        if (cost_knows(&h->model, rows, h->now_us) != is_known(h, rows)) return false;
+        if (cost_knows(&h->model, rows, h->now_us) != (rows <= most)) return false;
     for (int i = 0; i < h->n; i++)
         for (int64_t rows = 4 * h->passes[i].rows; rows <= 4 * h->passes[i].rows + 1; rows++)
-            if (cost_knows(&h->model, rows, h->now_us) != is_known(h, rows)) return false;
+            if (cost_knows(&h->model, rows, h->now_us) != (rows <= most)) return false;
     return true;
 }
 

@@ -42,14 +42,24 @@ void oracle_ledger_output(const struct world *w, const struct request *r, int to
     charges_of(r->sched.tenant_queue)->served += rows / r->sched.tenant_queue->weight;
 }
 
+// Returns the smallest counter of the queues of the same priority that have requests, or where the last one stood.
+static double active_counter(const struct tenant_queue *queue)
+{
+    double least = INFINITY;
+    for (size_t b = 0; b < queue->owner->n_buckets; b++)
+        for (const struct tenant_queue *other = queue->owner->buckets[b]; other; other = other->next)
+            if (other->level == queue->level && other->in_level) least = fmin(least, other->served);
+    return isfinite(least) ? least : queue->owner->levels[queue->level].floor;
+}
+
 void __real_tenant_queue_catch_up(struct tenant_queue *queue);
 void __wrap_tenant_queue_catch_up(struct tenant_queue *queue);
 
 void __wrap_tenant_queue_catch_up(struct tenant_queue *queue)
 {
-    double before = queue->served;
+    double before = queue->served, active = active_counter(queue);
     __real_tenant_queue_catch_up(queue);
-    charges_of(queue)->served += queue->served - before;
+    if (!queue->packable.count && active > before) charges_of(queue)->served += active - before;
 }
 
 void oracle_ledger_check(struct world *w, const struct waiting_set *set)

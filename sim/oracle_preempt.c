@@ -100,6 +100,30 @@ static bool is_due(const struct sched_request *r)
     return !r->runs_alone && r->tenant_queue && (r->usage->preemptions == 0 || new_tokens(r) >= tokens_between(r));
 }
 
+// Returns true if every waiting request that may take the place of `r` may also take that of `other`.
+static bool is_allowed_as_well(const struct core *c, const struct sched_request *r, const struct sched_request *other)
+{
+    const struct waiting_set *set = &c->waiting[NODE_WORKER];
+    const struct request_list *lists[] = {&set->overdue, &set->queue};
+    for (int k = 0; k < 2; k++)
+        for (const struct sched_request *waits = lists[k]->first; waits; waits = waits->next)
+            if (is_allowed(c, waits, r, ROUNDING) && !is_allowed(c, waits, other, 0)) return false;
+    return true;
+}
+
+// Checks that no request of a lower priority that frees as many blocks could have left instead.
+static const char *check_order(const struct core *c, const struct sched_request *r)
+{
+    const struct sched_node *node = &request_of((struct sched_request *)r)->account.node->sched;
+    if (node->prefixes) return NULL; // the blocks that a request frees then depend on the others
+    for (const struct sched_request *other = node->account.requests.first; other; other = other->next) {
+        if (!other->tenant_queue || other->tenant_queue->level >= r->tenant_queue->level) continue;
+        if (other->own_blocks < r->own_blocks || !is_due(other)) continue;
+        if (is_allowed_as_well(c, r, other)) return "a request was preempted before one of a lower priority";
+    }
+    return NULL;
+}
+
 static const char *check_preempted(const struct core *c, const struct sched_request *r)
 {
     const struct waiting_set *set = &c->waiting[NODE_WORKER];
@@ -118,6 +142,7 @@ void __wrap_core_request_preempt(struct core *c, struct request *r, int64_t now_
 {
     bool is_small = waiting_set_count(&c->waiting[NODE_WORKER]) <= WAITING_MAX;
     if (watches && is_small && !problem) problem = check_preempted(c, &r->sched);
+    if (watches && is_small && !problem) problem = check_order(c, &r->sched);
     __real_core_request_preempt(c, r, now_us);
 }
 

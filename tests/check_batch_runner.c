@@ -29,7 +29,10 @@ static size_t answer_bytes;
 
 static void answer(const struct batch_start *start)
 {
-    char *body = mem_format("{\"to\":%s,\"pad\":\"%0*d\"}", start->body, (int)answer_bytes, 0);
+    static const char usage[] = "{\"prompt_tokens\":3,\"completion_tokens\":2,\"total_tokens\":5,"
+                                "\"prompt_tokens_details\":{\"cached_tokens\":1}}";
+    char *body = mem_format("{\"to\":%s,\"pad\":\"%0*d\",\"model\":\"m\",\"usage\":%s}", start->body, (int)answer_bytes,
+                            0, usage);
     start->respond(start->arg, http_status, body, strlen(body));
     free(body);
 }
@@ -355,6 +358,37 @@ END_TEST
 
 // The record says that the results are complete, but the crash came before the batch's end: 0 to 2 of the steps that
 // make the output a file had happened.
+static int usage_of(const char *name)
+{
+    json_t *object = get();
+    int n = (int)json_integer_value(json_object_get(json_object_get(object, "usage"), name));
+    json_decref(object);
+    return n;
+}
+
+START_TEST(a_finished_batch_has_the_usage_of_all_answers)
+{
+    atomic_store(&answers_left, 2);
+    create(input);
+    AWAIT(count("completed") == 2);
+    json_t *object = get();
+    ck_assert_ptr_null(json_object_get(object, "usage"));
+    json_decref(object);
+    atomic_store(&answers_left, 1000);
+    restart();
+    AWAIT(state_is("completed"));
+    restart();
+    ck_assert_int_eq(usage_of("input_tokens"), 3 * LINES);
+    ck_assert_int_eq(usage_of("output_tokens"), 2 * LINES);
+    ck_assert_int_eq(usage_of("total_tokens"), 5 * LINES);
+    object = get();
+    const json_t *details = json_object_get(json_object_get(object, "usage"), "input_tokens_details");
+    ck_assert_int_eq(json_integer_value(json_object_get(details, "cached_tokens")), LINES);
+    ck_assert_str_eq(json_string_value(json_object_get(object, "model")), "m");
+    json_decref(object);
+}
+END_TEST
+
 START_TEST(a_crash_at_the_end_of_a_batch_is_repaired)
 {
     create(input);
@@ -507,6 +541,7 @@ SUITE("batch_runner")
     TEST(no_more_requests_than_the_window_are_in_flight);
     TEST(requests_end_and_start_again_with_the_window);
     LOOP(a_restart_loses_no_answer_and_repeats_none, 0, LINES);
+    TEST(a_finished_batch_has_the_usage_of_all_answers);
     LOOP(a_crash_at_the_end_of_a_batch_is_repaired, 0, 3);
     LOOP(a_cancelled_batch_keeps_its_answers, 0, 2);
     TEST(a_finished_batch_cannot_be_cancelled);

@@ -36,6 +36,8 @@ static void teardown(void)
 {
     config_file_write("config.json", NULL);
     config_file_write("generation_config.json", NULL);
+    config_file_write("tokenizer_config.json", NULL);
+    config_file_write("tokenizer.json", NULL);
     rmdir(dir);
 }
 
@@ -56,7 +58,7 @@ static void refuse(const char *config, enum status status, const char *text)
     config_file_write("config.json", config);
     config_file_write("generation_config.json", NULL);
     enum status got = model_config_read(dir, &c);
-    ck_assert_msg(got == status, "%s: %s: \"%s\"", config, status_name(got), status_message());
+    ck_assert_msg(got == status, "%s: %s: \"%s\"", config ? config : "no file", status_name(got), status_message());
     ck_assert_msg(strstr(status_message(), text) != NULL, "\"%s\" lacks \"%s\"", status_message(), text);
     ck_assert_msg(strstr(status_message(), "/config.json: ") != NULL, "%s", status_message());
 }
@@ -260,6 +262,42 @@ END_TEST
 #define CHANNEL    "\"num_bits\":8,\"type\":\"float\",\"strategy\":\"channel\""
 #define COMPRESSED ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"float-quantized\","
 
+#define QUANTISED(method) ",\"quantization_config\":{\"quant_method\":\"" method "\""
+#define PACKED            ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\","
+#define INT8              ",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"int-quantized\","
+
+START_TEST(integers_are_recognised_in_four_formats)
+{
+    static const struct {
+        const char *text;
+        enum stored_weights stored;
+        bool has_zeros, zero_added;
+    } cases[] = {
+        {QUANTISED("awq") ",\"bits\":4,\"group_size\":128,\"version\":\"GEMM\"}", STORED_AWQ, true, false},
+        {QUANTISED("awq") ",\"w_bit\":4,\"q_group_size\":128,\"zero_point\":true}", STORED_AWQ, true, false},
+        {QUANTISED("gptq") ",\"bits\":4,\"group_size\":128,\"sym\":true,\"desc_act\":false}", STORED_GPTQ, true, true},
+        {QUANTISED("gptq") ",\"bits\":4,\"group_size\":128,\"checkpoint_format\":\"gptq_v2\","
+                           "\"dynamic\":{\"-:.*q_proj\":{}}}",
+         STORED_GPTQ, true, false},
+        {PACKED WEIGHTS("\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":128") "}", STORED_PACKED,
+         false, false},
+        {PACKED WEIGHTS(
+             "\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":128,\"symmetric\":false") "}",
+         STORED_PACKED, true, false},
+        {INT8 WEIGHTS("\"num_bits\":8,\"type\":\"int\",\"strategy\":\"channel\",\"symmetric\":true") "}", STORED_INT8,
+         false, false},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *text = mem_format("%s%s}", LLAMA, cases[i].text);
+        const struct model_config c = read_both(text, NULL);
+        ck_assert_int_eq(c.stored, cases[i].stored);
+        ck_assert_int_eq(c.has_zeros, cases[i].has_zeros);
+        ck_assert_int_eq(c.zero_added, cases[i].zero_added);
+        free(text);
+    }
+}
+END_TEST
+
 START_TEST(fp8_is_recognised_in_three_formats)
 {
     const char *const texts[] = {
@@ -273,17 +311,17 @@ START_TEST(fp8_is_recognised_in_three_formats)
     };
     for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++) {
         char *text = mem_format("%s%s}", LLAMA, texts[i]);
-        ck_assert(read_both(text, NULL).fp8);
+        ck_assert_int_eq(read_both(text, NULL).stored, STORED_FP8);
         free(text);
     }
     struct model_config kept =
         read_both(LLAMA COMPRESSED
                   "\"ignore\":[\"lm_head\",\"re:.*self_attn.*\",\"model.layers.3.mlp.up_proj\"]," WEIGHTS(CHANNEL) "}}",
                   NULL);
-    ck_assert_int_eq(kept.fp8_excluded_attention, 4 * 32);
-    ck_assert_int_eq(kept.fp8_excluded_mlp, 1);
-    ck_assert(!read_both(LLAMA "}", NULL).fp8);
-    ck_assert(!read_both(LLAMA ",\"quantization_config\":null}", NULL).fp8);
+    ck_assert_int_eq(kept.excluded_attention, 4 * 32);
+    ck_assert_int_eq(kept.excluded_mlp, 1);
+    ck_assert_int_eq(read_both(LLAMA "}", NULL).stored, STORED_PLAIN);
+    ck_assert_int_eq(read_both(LLAMA ",\"quantization_config\":null}", NULL).stored, STORED_PLAIN);
 }
 END_TEST
 
@@ -294,16 +332,32 @@ START_TEST(other_quantisations_are_refused_with_the_supported_ones)
                                "for each block of 128 x 128)";
     REFUSE(",\"quantization_config\":{\"bits\":4}", "quantization_config.quant_method is missing");
     REFUSE(",\"quantization_config\":{\"bits\":4}", what);
-    REFUSE(",\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4}",
-           "quant_method is gptq: this program reads");
-    REFUSE(",\"quantization_config\":{\"quant_method\":\"awq\",\"bits\":4}", "quant_method is awq: this program reads");
+    REFUSE(QUANTISED("hqq") "}", "quant_method is hqq: this program reads");
+    REFUSE(QUANTISED("gptq") ",\"bits\":3,\"group_size\":128}", "quantization_config.bits is 3: this program reads");
+    REFUSE(QUANTISED("gptq") ",\"bits\":4,\"group_size\":-1}", "group_size is -1: this program reads");
+    REFUSE(QUANTISED("gptq") ",\"bits\":4,\"group_size\":128,\"checkpoint_format\":\"marlin\"}",
+           "checkpoint_format is marlin: this program reads gptq and gptq_v2");
+    REFUSE(QUANTISED("gptq") ",\"bits\":4,\"group_size\":128,\"dynamic\":{\"+:.*down.*\":{\"bits\":8}}}",
+           "dynamic has settings for +:.*down.*");
+    REFUSE(QUANTISED("awq") ",\"bits\":4}", "group_size is 0: this program reads");
+    REFUSE(QUANTISED("awq") ",\"w_bit\":8,\"q_group_size\":128}", "w_bit is 8: this program reads");
+    REFUSE(QUANTISED("awq") ",\"bits\":4,\"group_size\":128,\"version\":\"gemv\"}",
+           "version is gemv: this program reads awq of version gemm");
+    REFUSE(QUANTISED("awq") ",\"bits\":4,\"group_size\":128,\"zero_point\":false}", "zero_point is false");
     REFUSE(",\"quantization_config\":{\"quant_method\":\"fp8\",\"activation_scheme\":\"dynamic\","
            "\"weight_block_size\":[64,128]}",
            "weight_block_size is not [128, 128]: this program reads");
     REFUSE(",\"quantization_config\":{\"quant_method\":\"fp8\"}", "activation_scheme is missing: this program reads");
-    REFUSE(",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"pack-quantized\"," WEIGHTS(
+    REFUSE(",\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"format\":\"marlin-24\"," WEIGHTS(
                "\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\"") "}",
-           "quantization_config.format is pack-quantized: this program reads");
+           "quantization_config.format is marlin-24: this program reads");
+    REFUSE(PACKED WEIGHTS("\"num_bits\":4,\"type\":\"int\",\"strategy\":\"group\",\"group_size\":32") "}",
+           "config_groups.group_0.group_size is 32: this program reads");
+    REFUSE(PACKED WEIGHTS("\"num_bits\":4,\"type\":\"int\",\"strategy\":\"channel\"") "}",
+           "weights.strategy is channel: this program reads");
+    REFUSE(INT8 WEIGHTS("\"num_bits\":8,\"type\":\"int\",\"strategy\":\"channel\",\"symmetric\":false") "}",
+           "weights are not symmetric: this program reads");
+    REFUSE(INT8 WEIGHTS("\"num_bits\":4,\"type\":\"int\",\"strategy\":\"channel\"") "}", "num_bits is 4: this");
     REFUSE(COMPRESSED WEIGHTS("\"num_bits\":8,\"type\":\"int\",\"strategy\":\"channel\"") "}",
            "config_groups.group_0.weights.type is int: this program reads");
     REFUSE(COMPRESSED WEIGHTS("\"num_bits\":8,\"type\":\"float\",\"strategy\":\"block\"") "}",
@@ -343,13 +397,13 @@ START_TEST(counts_of_excluded_matrices_do_not_overflow)
 {
     char *text = config_with_excluded("re:self_attn.mlp", 1 << 16);
     struct model_config c = read_both(text, NULL);
-    ck_assert_int_eq(c.fp8_excluded_attention, (1 << 16) * 4 * 1024);
-    ck_assert_int_eq(c.fp8_excluded_mlp, (1 << 16) * 3 * 1024);
+    ck_assert_int_eq(c.excluded_attention, (1 << 16) * 4 * 1024);
+    ck_assert_int_eq(c.excluded_mlp, (1 << 16) * 3 * 1024);
     free(text);
     text = config_with_excluded("re:self_attn.mlp", 525000);
     config_file_write("config.json", text);
     enum status status = model_config_read(dir, &c);
-    ck_assert_msg(status == STATUS_DATA, "%d excluded", c.fp8_excluded_attention);
+    ck_assert_msg(status == STATUS_DATA, "%d excluded", c.excluded_attention);
     ck_assert_ptr_nonnull(strstr(status_message(), "quantization_config.ignore has 525000 entries: at most 65536"));
     free(text);
 }
@@ -392,7 +446,9 @@ START_TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed)
     refuse(LLAMA ",\"rope_theta\":-1}", STATUS_DATA, "rope_theta is -1");
     refuse(LLAMA ",\"tie_word_embeddings\":1}", STATUS_DATA, "must be true or false");
     refuse(LLAMA ",\"hidden_act\":\"gelu\"}", STATUS_UNSUPPORTED, "hidden_act is gelu: only silu");
-    refuse(LLAMA ",\"mlp_bias\":true}", STATUS_UNSUPPORTED, "mlp_bias is true");
+    refuse(LLAMA ",\"embedding_multiplier\":12}", STATUS_UNSUPPORTED,
+           "embedding_multiplier is set: LlamaForCausalLM has no such setting, so it must be 1 or absent");
+    refuse(LLAMA ",\"final_logit_softcapping\":30}", STATUS_UNSUPPORTED, "final_logit_softcapping is set");
     refuse(LLAMA ",\"rope_scaling\":{\"rope_type\":\"ntk\",\"factor\":2}}", STATUS_UNSUPPORTED,
            "rope_scaling.rope_type is ntk: only default, linear, dynamic, llama3, yarn and longrope");
     refuse(LLAMA ",\"rope_scaling\":{\"factor\":2}}", STATUS_DATA, "rope_scaling.factor is given without rope_type");
@@ -421,9 +477,53 @@ START_TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed)
 }
 END_TEST
 
+START_TEST(the_eos_token_of_the_tokenizer_ends_answers_too)
+{
+    static const struct {
+        const char *config, *tokenizer;
+        int id; // -1: none is added
+    } cases[] = {
+        {"{\"eos_token\":\"<end>\",\"added_tokens_decoder\":{\"9\":{\"content\":\"<end>\"}}}", NULL, 9},
+        {"{\"eos_token\":{\"content\":\"<end>\"}}", "{\"added_tokens\":[{\"id\":7,\"content\":\"<end>\"}]}", 7},
+        {"{\"eos_token\":\"<end>\"}", "{\"model\":{\"vocab\":{\"<end>\":5}}}", 5},
+        {"{\"eos_token\":\"<end>\"}", "{\"model\":{\"vocab\":{\"<end>\":500000000}}}", -1},
+        {"{\"eos_token\":\"<end>\"}", NULL, -1},
+        {"{\"eos_token\":null}", NULL, -1},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        config_file_write("tokenizer_config.json", cases[i].config);
+        config_file_write("tokenizer.json", cases[i].tokenizer);
+        struct model_config c = read_both(LLAMA ",\"eos_token_id\":2}", "{\"eos_token_id\":[2,3]}");
+        ck_assert_int_eq(c.n_file_eos, 2);
+        ck_assert_int_eq(c.n_eos, cases[i].id < 0 ? 2 : 3);
+        if (cases[i].id >= 0) ck_assert_int_eq(c.eos_id[2], cases[i].id);
+    }
+}
+END_TEST
+
+START_TEST(families_that_are_refused_say_what_is_missing)
+{
+    static const struct {
+        const char *architecture, *missing;
+    } cases[] = {
+        {"MixtralForCausalLM", "which needs mixtures of experts"},
+        {"Gemma3ForCausalLM", "which needs norms with the gain 1 + w"},
+        {"Olmo3ForCausalLM", "which needs windows and RoPE settings that differ between layers"},
+        {"FamilyForCausalLM", "is FamilyForCausalLM: this program runs LlamaForCausalLM"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        char *text = mem_format("{\"architectures\":[\"%s\"]}", cases[i].architecture);
+        refuse(text, STATUS_UNSUPPORTED, cases[i].missing);
+        free(text);
+    }
+}
+END_TEST
+
 SUITE("config")
 {
     FIXTURE(setup, teardown);
+    TEST(the_eos_token_of_the_tokenizer_ends_answers_too);
+    TEST(families_that_are_refused_say_what_is_missing);
     TEST(llama2_with_absent_keys_means_what_hugging_face_means);
     TEST(llama3_rope_is_read_from_old_and_new_files);
     TEST(mistral_window_bounds_the_context);
@@ -432,6 +532,7 @@ SUITE("config")
     TEST(end_tokens_are_the_union_of_both_files);
     TEST(architecture_may_be_named_by_model_type_alone);
     TEST(fp8_is_recognised_in_three_formats);
+    TEST(integers_are_recognised_in_four_formats);
     TEST(other_quantisations_are_refused_with_the_supported_ones);
     TEST(counts_of_excluded_matrices_do_not_overflow);
     TEST(wrong_files_are_refused_with_the_key_and_what_is_allowed);

@@ -19,18 +19,18 @@ HMMA, LDL, STL = 0x23C, 0x983, 0x387
 HGMMA, UTMALDG = (0x9F0, 0xDF0), 0x5B4
 STS, BRA, ALWAYS = 0x388, 0x947, 7  # store to shared memory; branch, and the predicate of an unconditional one
 
-# Registers per thread, and instructions that access local memory (spilled registers, dynamically indexed arrays), by
-# a part of the kernel's name. Attention keeps its sums in registers and may use all of them; a few spills outside its loops do no
-# harm. The streaming gemm may use all of them too, but must not spill: one thread block runs on a multiprocessor. All other
-# kernels are bound by memory and need many threads.
+# Registers per thread, and instructions that access local memory (spilled registers, dynamically indexed arrays), by a part of
+# the kernel's name. Attention keeps its sums in registers and may use all of them; a few spills outside its loops do no harm.
+# The streaming gemm may use all of them too, but must not spill: one thread block runs on a multiprocessor. All other kernels
+# are bound by memory and need many threads.
 BOUNDS = {"attend_": (255, 32), "gemm_stream": (255, 0), "": (128, 0)}
 # A thread of a wgmma kernel starts with this many registers; its warp groups then divide those of the multiprocessor.
 WGMMA_BOUNDS = (168, 0)
 
 # The wgmma kernel for K and V in FP8 and heads of 128 dims converts bytes to bf16 while the tensor cores multiply, which takes
 # 2,048 cycles per 128 entries. Each of the four schedulers hosts two warps that multiply and one that converts, and issues one
-# instruction a cycle. ISSUES is the limit of a scheduler per 128 entries: with more instructions the tensor cores wait for them. Both kinds
-# of warps process FP8_ENTRIES entries each time round their loops, which lie in FP8_BLOCKS KV blocks.
+# instruction a cycle. ISSUES is the limit of a scheduler per 128 entries: with more instructions the tensor cores wait for
+# them. Both kinds of warps process FP8_ENTRIES entries each time round their loops, which lie in FP8_BLOCKS KV blocks.
 FP8_KERNEL, ISSUES = "wgmma_kernelI9tile_planILi128ELb1E", 2300
 FP8_ENTRIES, FP8_BLOCKS = 64, 4
 

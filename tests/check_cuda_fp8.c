@@ -89,7 +89,7 @@ static struct bench bench_open(int rows, int k, bool fast_accum)
 {
     struct backend_shape shape = small_shape;
     shape.max_rows = ROWS_MAX;
-    shape.fp8_as_stored = true;
+    shape.as_stored = true;
     shape.fp8_fast_accum = fast_accum;
     struct bench t = {.b = open_cuda(&shape, DTYPE_FP8), .k = k};
     float *raw = random_floats((size_t)(rows * k), 2), *gain = random_floats((size_t)k, 1);

@@ -420,6 +420,29 @@ START_TEST(hostile_grammars_take_little_memory)
 }
 END_TEST
 
+// The sentences that refuse such grammars are the product's own: they have no text of a panic.
+START_TEST(values_that_take_too_much_work_are_refused)
+{
+    static const struct {
+        const char *before, *part;
+        int n;
+        const char *after, *words;
+    } large[] = {
+        {"{\"enum\":[\"x\"", ",\"abcdefghi\"", 30000, "]}", "have 360005 bytes of JSON: at most 262144"},
+        {"{\"const\":\"", "abcdefghij", 30000, "\"}", "have 300002 bytes of JSON: at most 262144"},
+        {"{\"items\":{\"enum\":[0", ",{\"a\":1,\"b\":[2]}", 15000, "]}}", "about 6666 members"},
+        {"{\"enum\":[0", ",[1,2]", 15000, "]}", "about 6666 members"},
+        {"{\"allOf\":[{\"enum\":[\"x\"", ",\"a\"", 40000, "]},{\"pattern\":\"^a\"}],\"type\":\"string\"}", "more work"},
+    };
+    struct bytes text = repeated(large[_i].before, large[_i].part, large[_i].n, large[_i].after);
+    struct grammar_spec spec = grammar_spec_of(GRAMMAR_JSON_SCHEMA, text.data);
+    struct grammar_matcher *m;
+    ck_assert_int_eq(grammar_matcher_create(library, &spec, &m), STATUS_INVALID);
+    ck_assert_ptr_nonnull(strstr(status_message(), large[_i].words));
+    bytes_free(&text);
+}
+END_TEST
+
 // Names, enumerated texts and choices are not regular expressions.
 START_TEST(large_ordinary_grammars_are_accepted)
 {
@@ -525,6 +548,7 @@ SUITE("grammar")
     TEST(a_recursive_tool_schema_stays_itself);
     TEST(references_to_other_documents_are_refused);
     LOOP(hostile_grammars_take_little_memory, 0, 18);
+    LOOP(values_that_take_too_much_work_are_refused, 0, 5);
     TEST(large_ordinary_grammars_are_accepted);
     TEST(a_token_outside_the_grammar_is_refused);
     TEST(long_chains_do_not_overflow_the_stack);

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "lib/base/log.h"
+#include "router/front/http/json_generation.h"
 #include "router/front/http/json_unknown.h"
 #include "tests/suite.h"
 
@@ -30,7 +31,7 @@ static void log_body(const char *text)
 {
     json_t *body = json_loads(text, 0, NULL);
     ck_assert_ptr_nonnull(body);
-    json_unknown_log("chat", body);
+    json_unknown_log("chat", json_generation_knows, body);
     json_decref(body);
 }
 
@@ -53,6 +54,16 @@ START_TEST(an_unknown_field_is_logged_once)
     ck_assert_int_eq(count_lines("field_ignored api=chat field=no_such_field"), 1);
     ck_assert_int_eq(count_lines("field_ignored"), 1);
     ck_assert_int_eq(count_lines("secret"), 0);
+}
+END_TEST
+
+// Known are the fields of each table, whatever their values: read, refused and ignored ones.
+START_TEST(the_fields_of_a_reader_are_known)
+{
+    log_body("{\"stop\":1,\"max_completion_tokens\":1,\"logprobs\":1,\"pinned\":1,\"conversation\":1,"
+             "\"guided_choice\":1,\"structured_outputs\":1,\"response_format\":1,\"cache_salt\":1,"
+             "\"prediction\":1,\"safety_identifier\":1}");
+    ck_assert_int_eq(count_lines("field_ignored"), 0);
 }
 END_TEST
 
@@ -81,6 +92,7 @@ SUITE("json_unknown")
 {
     FIXTURE(setup, teardown);
     TEST(an_unknown_field_is_logged_once);
+    TEST(the_fields_of_a_reader_are_known);
     TEST(names_that_could_hold_data_are_not_logged);
     TEST(the_number_of_names_is_bounded);
 }

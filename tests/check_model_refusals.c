@@ -47,7 +47,7 @@ START_TEST(wrong_options_are_refused)
     struct tiny_model spec = tiny_model_spec("llama");
     char *dir = tiny_model_temp(&spec);
     struct model_options options = options_for(dir, "reference", "f64");
-    refuse_open(&options, 1, STATUS_INVALID, "dtype f64: must be one of auto|f32|bf16|int8|int8-g128|fp8");
+    refuse_open(&options, 1, STATUS_INVALID, "dtype f64: must be one of auto|f32|bf16|int8|int8-g128|fp8|int4-g128");
     options = options_for(dir, "reference", "f16");
     refuse_open(&options, 1, STATUS_INVALID, "dtype f16: must be one of");
     options = options_for(dir, "cpu", "fp8");
@@ -153,7 +153,7 @@ START_TEST(broken_scales_are_refused_with_the_defect)
          "_scale has shape [1, 96]: must be [1], one scale for the matrix, or [96, 1], one for each output"},
         {GATE "_scale", "[96,1]", "[48,2]", STATUS_DATA, "has shape [48, 2]: must be [1]"},
         {GATE "_scale", "F32", "I32", STATUS_UNSUPPORTED, "_scale is I32: must be F32, F16 or BF16"},
-        {GATE, "F8_E4M3", "F8_E5M2", STATUS_UNSUPPORTED, GATE " is F8_E5M2: must be F32, F16, BF16 or F8_E4M3"},
+        {GATE, "F8_E4M3", "F8_E5M2", STATUS_UNSUPPORTED, GATE " is F8_E5M2: must be F32, F16, BF16, F8_E4M3 or I8"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         char *dir = tiny_model_temp(&spec);
@@ -193,8 +193,8 @@ START_TEST(unknown_dtypes_are_refused)
     fclose(file);
     struct model_options options = options_for(dir, "reference", "auto");
     refuse_open(&options, 1, STATUS_UNSUPPORTED,
-                "tensor model.embed_tokens.weight is I32: must be F32, F16, BF16 or "
-                "F8_E4M3");
+                "tensor model.embed_tokens.weight is I32: must be F32, F16, BF16, "
+                "F8_E4M3 or I8");
     free(path);
     tiny_model_remove(dir);
 }

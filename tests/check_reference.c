@@ -191,7 +191,7 @@ START_TEST(fp8_products_round_rows_and_matrices)
     for (int as_stored = 0; as_stored < 2; as_stored++) {
         struct backend *b;
         struct backend_shape s = shape;
-        s.fp8_as_stored = as_stored;
+        s.as_stored = as_stored;
         ck_assert_int_eq(backend_open("reference", &s, DTYPE_FP8, 0, &b), STATUS_OK);
         struct tensor *raw, *x, *out;
         b->ops->tensor_create(b, TENSOR_F32, 1, 3, &raw);

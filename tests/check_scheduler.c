@@ -47,6 +47,8 @@ START_TEST(a_request_alone_has_the_tokens_of_a_plain_loop)
         for (int t = 0; t < w->alone[i].n; t++) { // computes all rows again for every token
             forward_start(f, 1);
             forward_add(f, 0, 0, token, position, n, LOGITS_LAST);
+            const int32_t length = a->prompt_tokens + t; // with longrope it decides the frequencies of all rows
+            f->batch.rope_length = &length;
             int32_t best = forward_argmax(ranks_forward(&ranks, &f->batch).logits, vocab);
             ck_assert_int_eq(w->alone[i].tokens[t], best);
             token[n] = best;

@@ -46,6 +46,8 @@ static void submit_choices(enum prefill_mode mode)
 
 static void check_shared(const struct client *client)
 {
+    // The KV blocks that it may share are those of its kept tokens.
+    ck_assert_int_le(client->r->sched.n_prefix, KEPT / PREFIX_BLOCK);
     finish(w, (struct client *)client);
     ck_assert_int_eq(client->usage.kept_tokens, KEPT);
     ck_assert_int_eq(client->n_kept, 1);

@@ -7,10 +7,10 @@
 #include "lib/base/log.h"
 #include "lib/base/random.h"
 
-const struct kind worlds[WORLDS] = {{"llama3", 1, "f32", "auto", 1},
-                                    {"qwen3", 2, "f32", "auto", 1},
-                                    {"llama3", 3, "bf16", "auto", 2},
-                                    {"llama3", 4, "int8", "int8", 2}};
+const struct kind worlds[WORLDS] = {{"llama3", 1, "f32", "auto", 1},   {"qwen3", 2, "f32", "auto", 1},
+                                    {"llama3", 3, "bf16", "auto", 2},  {"llama3", 4, "int8", "int8", 2},
+                                    {"longrope", 5, "f32", "auto", 1}, // answers grow over the original context
+                                    {"olmo2", 6, "f32", "auto", 1}};
 
 static struct random_source source;
 

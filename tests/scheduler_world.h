@@ -50,7 +50,7 @@ struct kind {
     int threads;
 };
 
-enum { WORLDS = 4 };
+enum { WORLDS = 6 };
 extern const struct kind worlds[WORLDS];
 
 struct world *world_open_of(const struct kind *kind);

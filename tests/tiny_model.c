@@ -194,13 +194,40 @@ __attribute__((format(printf, 4, 5))) static void add(struct list *list, int row
     snprintf(input->name, sizeof input->name, "%.*s.input_scale", (int)strlen(matrix.name) - 7, matrix.name);
 }
 
+// Adds the first or the second norm of a layer.
+static void add_norm(struct list *list, bool second, int l)
+{
+    const char *names[2] = {"input_layernorm", "post_attention_layernorm"};
+    if (is_family(list->spec, "olmo2")) names[0] = "post_attention_layernorm", names[1] = "post_feedforward_layernorm";
+    if (is_family(list->spec, "apertus")) names[0] = "attention_layernorm", names[1] = "feedforward_layernorm";
+    add(list, 0, list->spec->hidden, "model.layers.%d.%s.weight", l, names[second]);
+}
+
+static void add_mlp(struct list *list, int l)
+{
+    const struct tiny_model *spec = list->spec;
+    const int hidden = spec->hidden, inner = spec->intermediate;
+    const bool gate = !is_family(spec, "arcee") && !is_family(spec, "apertus");
+    if (gate) add(list, inner, hidden, "model.layers.%d.mlp.gate_proj.weight", l);
+    add(list, inner, hidden, "model.layers.%d.mlp.up_proj.weight", l);
+    add(list, hidden, inner, "model.layers.%d.mlp.down_proj.weight", l);
+    if (is_family(spec, "arcee") || is_family(spec, "mlp-bias")) {
+        if (gate) add(list, 0, inner, "model.layers.%d.mlp.gate_proj.bias", l);
+        add(list, 0, inner, "model.layers.%d.mlp.up_proj.bias", l);
+        add(list, 0, hidden, "model.layers.%d.mlp.down_proj.bias", l);
+    }
+    if (!is_family(spec, "apertus")) return;
+    add(list, 0, 0, "model.layers.%d.mlp.act_fn.alpha_p", l);
+    add(list, 0, 0, "model.layers.%d.mlp.act_fn.alpha_n", l);
+}
+
 struct tiny_tensor *tiny_model_tensors(const struct tiny_model *spec, int *n_p)
 {
     struct list list = {.spec = spec};
     int q = spec->n_heads * spec->head_size, kv = spec->n_kv_heads * spec->head_size, hidden = spec->hidden;
     if (!spec->tied || !spec->tied_as_head) add(&list, spec->vocab_size, hidden, "model.embed_tokens.weight");
     for (int l = 0; l < spec->n_layers; l++) {
-        add(&list, 0, hidden, "model.layers.%d.input_layernorm.weight", l);
+        add_norm(&list, false, l);
         add(&list, q, hidden, "model.layers.%d.self_attn.q_proj.weight", l);
         add(&list, kv, hidden, "model.layers.%d.self_attn.k_proj.weight", l);
         add(&list, kv, hidden, "model.layers.%d.self_attn.v_proj.weight", l);
@@ -211,14 +238,13 @@ struct tiny_tensor *tiny_model_tensors(const struct tiny_model *spec, int *n_p)
             add(&list, 0, kv, "model.layers.%d.self_attn.v_proj.bias", l);
         }
         if (spec->attention_bias) add(&list, 0, hidden, "model.layers.%d.self_attn.o_proj.bias", l);
-        if (is_family(spec, "qwen3")) {
-            add(&list, 0, spec->head_size, "model.layers.%d.self_attn.q_norm.weight", l);
-            add(&list, 0, spec->head_size, "model.layers.%d.self_attn.k_norm.weight", l);
+        if (is_family(spec, "qwen3") || is_family(spec, "apertus") || is_family(spec, "olmo2")) {
+            const bool whole = is_family(spec, "olmo2");
+            add(&list, 0, whole ? q : spec->head_size, "model.layers.%d.self_attn.q_norm.weight", l);
+            add(&list, 0, whole ? kv : spec->head_size, "model.layers.%d.self_attn.k_norm.weight", l);
         }
-        add(&list, 0, hidden, "model.layers.%d.post_attention_layernorm.weight", l);
-        add(&list, spec->intermediate, hidden, "model.layers.%d.mlp.gate_proj.weight", l);
-        add(&list, spec->intermediate, hidden, "model.layers.%d.mlp.up_proj.weight", l);
-        add(&list, hidden, spec->intermediate, "model.layers.%d.mlp.down_proj.weight", l);
+        add_norm(&list, true, l);
+        add_mlp(&list, l);
     }
     add(&list, 0, hidden, "model.norm.weight");
     if (!spec->tied || spec->tied_as_head) add(&list, spec->vocab_size, hidden, "lm_head.weight");
@@ -360,26 +386,55 @@ static void write_quantisation(FILE *file, const struct tiny_model *spec)
     }
 }
 
+static const struct family {
+    const char *name, *architecture, *type, *keys;
+} families[] = {
+    {"llama", "LlamaForCausalLM", "llama", ""},
+    {"llama3", "LlamaForCausalLM", "llama", ""},
+    {"longrope", "LlamaForCausalLM", "llama", ""},
+    {"mistral", "MistralForCausalLM", "mistral", "  \"sliding_window\": null,\n"},
+    {"qwen2", "Qwen2ForCausalLM", "qwen2", ""},
+    {"qwen3", "Qwen3ForCausalLM", "qwen3", ""},
+    {"granite", "GraniteForCausalLM", "granite",
+     "  \"embedding_multiplier\": 3.0,\n  \"residual_multiplier\": 0.4,\n  \"attention_multiplier\": 0.2,\n"
+     "  \"logits_scaling\": 0.5,\n"},
+    {"olmo2", "Olmo2ForCausalLM", "olmo2", ""},
+    {"arcee", "ArceeForCausalLM", "arcee", "  \"mlp_bias\": true,\n"},
+    {"apertus", "ApertusForCausalLM", "apertus", "  \"rope_parameters\": {\"rope_type\": \"default\"},\n"},
+    {"ministral3", "Ministral3ForCausalLM", "ministral3",
+     "  \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 16.0, \"llama_4_scaling_beta\": 0.3,\n"
+     "    \"original_max_position_embeddings\": 32},\n"},
+    {"mlp-bias", "LlamaForCausalLM", "llama", "  \"mlp_bias\": true,\n"},
+};
+
+static const struct family *find_family(const struct tiny_model *spec)
+{
+    for (size_t i = 0; i < sizeof families / sizeof families[0]; i++)
+        if (is_family(spec, families[i].name)) return &families[i];
+    fprintf(stderr, "tiny_model: no family \"%s\"\n", spec->family);
+    abort();
+}
+
+static void write_longrope(FILE *file, const struct tiny_model *spec)
+{
+    fprintf(file, "  \"rope_scaling\": {\"rope_type\": \"longrope\", \"original_max_position_embeddings\": %d",
+            spec->max_context / 8);
+    for (int longer = 0; longer < 2; longer++) {
+        fprintf(file, ",\n    \"%s_factor\": [1.0", longer ? "long" : "short");
+        for (int i = 1; i < spec->head_size / 2; i++)
+            fprintf(file, ", %d.5", longer ? 3 * i : i);
+        fprintf(file, "]");
+    }
+    fprintf(file, "},\n");
+}
+
 static void write_config(const char *dir, const struct tiny_model *spec)
 {
     static const char *const torch_type[] = {
         [DTYPE_F32] = "float32", [DTYPE_F16] = "float16", [DTYPE_BF16] = "bfloat16"};
-    const char *architecture = "LlamaForCausalLM", *type = "llama";
-    if (is_family(spec, "mistral")) {
-        architecture = "MistralForCausalLM";
-        type = "mistral";
-    } else if (is_family(spec, "qwen2")) {
-        architecture = "Qwen2ForCausalLM";
-        type = "qwen2";
-    } else if (is_family(spec, "qwen3")) {
-        architecture = "Qwen3ForCausalLM";
-        type = "qwen3";
-    } else if (!is_family(spec, "llama") && !is_family(spec, "llama3")) {
-        fprintf(stderr, "tiny_model: no family \"%s\"\n", spec->family);
-        abort();
-    }
+    const struct family *family = find_family(spec);
     FILE *file = create(dir, "config.json");
-    fprintf(file, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n", architecture, type);
+    fprintf(file, "{\n  \"architectures\": [\"%s\"],\n  \"model_type\": \"%s\",\n", family->architecture, family->type);
     fprintf(file, "  \"hidden_size\": %d,\n  \"intermediate_size\": %d,\n", spec->hidden, spec->intermediate);
     fprintf(file, "  \"num_hidden_layers\": %d,\n  \"num_attention_heads\": %d,\n", spec->n_layers, spec->n_heads);
     fprintf(file, "  \"num_key_value_heads\": %d,\n  \"head_dim\": %d,\n", spec->n_kv_heads, spec->head_size);
@@ -391,10 +446,11 @@ static void write_config(const char *dir, const struct tiny_model *spec)
                 "  \"rope_scaling\": {\"factor\": 8.0, \"high_freq_factor\": 4.0, \"low_freq_factor\": 1.0,\n"
                 "    \"original_max_position_embeddings\": %d, \"rope_type\": \"llama3\"},\n",
                 spec->max_context / 4);
-    if (is_family(spec, "mistral")) fprintf(file, "  \"sliding_window\": null,\n");
+    if (is_family(spec, "longrope")) write_longrope(file, spec);
+    fprintf(file, "%s", family->keys);
     if (spec->attention_bias) fprintf(file, "  \"attention_bias\": true,\n");
     write_quantisation(file, spec);
-    fprintf(file, "  \"hidden_act\": \"silu\",\n  \"tie_word_embeddings\": %s,\n", spec->tied ? "true" : "false");
+    fprintf(file, "  \"tie_word_embeddings\": %s,\n", spec->tied ? "true" : "false");
     if (spec->vocab_size >= TINY_TOKENIZER_SIZE)
         fprintf(file, "  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n", TINY_BOS, TINY_EOS);
     else

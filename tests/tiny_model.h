@@ -29,7 +29,9 @@ enum tiny_fp8 {
 };
 
 struct tiny_model {
-    const char *family; // "llama", "llama3" (scaled RoPE), "mistral", "qwen2" (QKV bias), "qwen3" (QK norm)
+    // "llama", "llama3" and "longrope" (scaled RoPE), "mlp-bias", "mistral", "qwen2" (QKV bias), "qwen3" (QK norm),
+    // "granite", "olmo2", "arcee" (with MLP biases), "apertus", "ministral3"
+    const char *family;
     uint64_t seed;
     int n_layers, hidden, intermediate;
     int n_heads, n_kv_heads, head_size;

@@ -111,12 +111,14 @@ void bench_print_json(const json_t *rows)
 
 double bench_weight_bytes(const char *dtype)
 {
+    if (strcmp(dtype, "int4-g128") == 0) return 0.5 + 5.0 / 128; // a scale of four bytes and a zero for each group
     return strcmp(dtype, "f32") == 0 ? 4 : strcmp(dtype, "bf16") == 0 ? 2 : 1;
 }
 
 enum probe_type bench_probe_type(const char *dtype)
 {
-    return strcmp(dtype, "f32") == 0 ? PROBE_F32 : strcmp(dtype, "bf16") == 0 ? PROBE_BF16 : PROBE_INT8;
+    const bool multiplies_bf16 = strcmp(dtype, "bf16") == 0 || strcmp(dtype, "int4-g128") == 0;
+    return strcmp(dtype, "f32") == 0 ? PROBE_F32 : multiplies_bf16 ? PROBE_BF16 : PROBE_INT8;
 }
 
 double thread_cpu_us(void)

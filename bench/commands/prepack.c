@@ -210,7 +210,7 @@ static enum status prepack_run_engine(struct prepack_bench *b)
         const struct model *m = engine_model(engine);
         b->memory = prepack_memory_of(m);
         b->exact = model_capabilities(m)->exact_rows;
-        double weight_bytes = (double)dtype_size_bytes(model_dtype(m));
+        double weight_bytes = bench_weight_bytes(dtype_name(model_dtype(m)));
         struct work_model work = work_model_of(&b->config, weight_bytes, b->memory.block_bytes / KV_BLOCK_TOKENS);
         struct passes *passes = passes_create(engine, &limits, &work);
         engine_set_step_timeout(engine, 0); // a padded pass of a large model may take minutes

@@ -14,13 +14,15 @@ enum {
     DUMMY_STARTS = 1 << 20 // number of offsets in the buffer at which a tensor can start
 };
 static const float FP8_SCALE = 0x1p-12f; // the largest value, 0.07, is stored as 284
+static const float INT4_SCALE = 0x1p-8f; // of codes from 0 to 15, all equally frequent
 
 struct dummy {
     int64_t n_random, n_ones;
     uint16_t *random, *ones; // bf16; NULL if all elements are zero
     uint8_t *codes;          // the random values in FP8, divided by their scale
     float *scales;           // scales of one row of blocks, all FP8_SCALE
-    int block;               // rows and columns of a block with one scale; 0: one scale for the whole matrix
+    enum stored_weights stored;
+    int block; // rows and columns of a block with one scale; 0: one scale for the whole matrix
 };
 
 static int64_t largest(int64_t a, int64_t b)
@@ -48,9 +50,17 @@ static float next_value(uint64_t *state)
     return (float)(sum - 2 * 0xffff) * (0.02f / deviation);
 }
 
+static uint8_t dummy_code(enum stored_weights stored, float value, uint64_t *state)
+{
+    if (stored == STORED_FP8) return e4m3_from_f32(value / FP8_SCALE);
+    if (stored == STORED_INT8) return (uint8_t)(int8_t)(value / FP8_SCALE / 4); // at most 71
+    return (uint8_t)next_random(state);
+}
+
 struct dummy *dummy_create(const struct model_config *c, bool zeros)
 {
     struct dummy *d = mem_alloc(sizeof *d);
+    d->stored = c->stored;
     d->block = c->fp8_block;
     if (zeros) return d;
     int64_t q = (int64_t)c->n_heads * c->head_size;
@@ -64,13 +74,13 @@ struct dummy *dummy_create(const struct model_config *c, bool zeros)
         d->random[i] = bf16_from_f32(next_value(&state));
     for (int64_t i = 0; i < d->n_ones; i++)
         d->ones[i] = bf16_from_f32(1);
-    if (!c->fp8) return d;
+    if (c->stored == STORED_PLAIN) return d;
     d->codes = mem_alloc_array((size_t)d->n_random, sizeof *d->codes);
     for (int64_t i = 0; i < d->n_random; i++)
-        d->codes[i] = e4m3_from_f32(bf16_to_f32(d->random[i]) / FP8_SCALE);
+        d->codes[i] = dummy_code(c->stored, bf16_to_f32(d->random[i]), &state);
     d->scales = mem_alloc_array((size_t)columns, sizeof *d->scales);
     for (int64_t i = 0; i < columns; i++)
-        d->scales[i] = FP8_SCALE;
+        d->scales[i] = c->stored < STORED_AWQ ? FP8_SCALE : INT4_SCALE;
     return d;
 }
 
@@ -84,9 +94,10 @@ void dummy_free(struct dummy *d)
     free(d);
 }
 
-static struct matrix_view fp8_view(const struct dummy *d, struct matrix_view view)
+static struct matrix_view quantised_view(const struct dummy *d, struct matrix_view view)
 {
-    view.dtype = DTYPE_FP8;
+    view.dtype = d->stored == STORED_FP8 ? DTYPE_FP8 : d->stored == STORED_INT8 ? DTYPE_INT8 : DTYPE_INT4_G128;
+    view.int4 = (struct int4_layout){.output_stride = DUMMY_STRIDE / 4, .input_stride = 1};
     view.row_stride_bytes = DUMMY_STRIDE;
     view.scale = d->scales;
     view.scale_dtype = DTYPE_F32;
@@ -94,16 +105,16 @@ static struct matrix_view fp8_view(const struct dummy *d, struct matrix_view vie
     return view;
 }
 
-struct matrix_view dummy_view(const struct dummy *d, const char *name, int64_t rows, int64_t columns, bool fp8)
+struct matrix_view dummy_view(const struct dummy *d, const char *name, int64_t rows, int64_t columns, bool quantised)
 {
     struct matrix_view view = {.dtype = DTYPE_BF16, .rows = rows ? rows : 1, .columns = columns};
     view.row_stride_bytes = DUMMY_STRIDE * (int64_t)sizeof *d->random;
-    if (fp8) view = fp8_view(d, view);
+    if (quantised) view = quantised_view(d, view);
     if (!d->random) return view;
     const uint64_t start = fnv1a(FNV_START, name, strlen(name));
     bool norm = !rows && strstr(name, "norm.weight");
     const size_t at = (start >> 20) % DUMMY_STARTS;
-    view.data = norm ? (void *)d->ones : fp8 ? (void *)(d->codes + at) : (void *)(d->random + at);
+    view.data = norm ? (void *)d->ones : quantised ? (void *)(d->codes + at) : (void *)(d->random + at);
     INVARIANT(norm ? columns <= d->n_ones : DUMMY_STARTS + (view.rows - 1) * DUMMY_STRIDE + columns <= d->n_random,
               "dummy tensor %s of %lld x %lld exceeds the buffer of %lld", name, (long long)rows, (long long)columns,
               (long long)(norm ? d->n_ones : d->n_random));

@@ -17,5 +17,5 @@ struct dummy *dummy_create(const struct model_config *config, bool zeros);
 void dummy_free(struct dummy *d); // NULL is fine; ends the validity of all views
 
 // Returns the tensor `name` of shape [rows, columns], or [columns] if rows is 0. The sizes must fit the config. If
-// `fp8` is true, the tensor is in FP8 with the config's kind of scales.
-struct matrix_view dummy_view(const struct dummy *d, const char *name, int64_t rows, int64_t columns, bool fp8);
+// `quantised` is true, the tensor is stored as the config says, with its kind of scales.
+struct matrix_view dummy_view(const struct dummy *d, const char *name, int64_t rows, int64_t columns, bool quantised);

@@ -49,10 +49,10 @@ static uint64_t hash_config(uint64_t state, const struct model_config *c)
                    c->hidden, c->intermediate, c->n_heads, c->n_kv_heads, c->head_size, c->vocab_size, c->max_context,
                    (double)c->norm_epsilon, c->tied_embeddings, c->layer.qkv_bias, c->layer.o_bias,
                    c->layer.head_norm != HEAD_NORM_NONE, r->theta, llama3, r->factor, r->low_freq_factor,
-                   r->high_freq_factor, llama3 ? r->original_context : 0, c->bos_id, c->n_eos);
+                   r->high_freq_factor, llama3 ? r->original_context : 0, c->bos_id, c->n_file_eos);
     state = fnv1a(state, text, strlen(text));
     free(text);
-    state = fnv1a(state, c->eos_id, (size_t)c->n_eos * sizeof c->eos_id[0]);
+    state = fnv1a(state, c->eos_id, (size_t)c->n_file_eos * sizeof c->eos_id[0]);
     if (c->has_still_layers) state = fnv1a(state, c->still_layers, (size_t)c->n_layers);
     return hash_family(hash_rope(state, r, c->head_size), c);
 }

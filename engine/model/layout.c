@@ -60,7 +60,7 @@ static enum status choose_dtype(const struct model_options *o, const struct safe
     enum dtype stored;
     TRY(model_stored_dtype(&m->config, st, &stored));
     if (strcmp(o->dtype, "auto") == 0) {
-        m->dtype = stored == DTYPE_FP8 || stored == DTYPE_F32 ? stored : DTYPE_BF16;
+        m->dtype = stored == DTYPE_F16 ? DTYPE_BF16 : stored;
         return STATUS_OK;
     }
     for (int d = 0; d < DTYPE_COUNT; d++)
@@ -143,7 +143,10 @@ enum status model_lay_out(const struct model_options *options, const struct safe
     TRY(choose_kv_dtype(options->kv_dtype, m));
     TRY(choose_allreduce_dtype(options->allreduce_dtype, m));
     TRY(shape_plan(options, m));
-    m->shape.fp8_as_stored = m->config.fp8; // matrices stored in 16 bits are computed in 16 bits
+    enum dtype stored;
+    TRY(model_stored_dtype(&m->config, st, &stored));
+    // Matrices that a quantised checkpoint stores in 16 bits are computed in 16 bits.
+    m->shape.as_stored = m->config.stored != STORED_PLAIN && m->dtype == stored;
     return STATUS_OK;
 }
 

@@ -3,6 +3,7 @@
 // stages of a layer are in layer.c. A pass allocates nothing.
 #include "engine/model/llama.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -228,8 +229,8 @@ static enum status open_backend(const struct model_options *options, struct mode
 {
     struct model_rope *rope = model_rope_create(&m->config, &m->shape.rope);
     enum status status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
-    if (status == STATUS_UNSUPPORTED && m->dtype == DTYPE_FP8 && strcmp(options->dtype, "auto") == 0) {
-        m->dtype = DTYPE_BF16; // this backend or GPU cannot multiply in FP8
+    if (status == STATUS_UNSUPPORTED && m->config.stored != STORED_PLAIN && strcmp(options->dtype, "auto") == 0) {
+        m->dtype = DTYPE_BF16; // this backend or GPU cannot multiply in the stored type
         status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
     }
     m->shape.rope = (struct rope_shape){0}; // the backend has its own copy
@@ -297,13 +298,16 @@ enum status model_open(const struct model_options *options, struct comm *comm, s
         model_close(m);
         return status;
     }
+    char eos[MODEL_MAX_EOS * 12] = "";
+    for (int i = 0, n = 0; i < m->config.n_eos; i++)
+        n += snprintf(eos + n, sizeof eos - (size_t)n, i ? ",%d" : "%d", m->config.eos_id[i]);
     log_event(LOG_INFO, "model_opened", LOG_FIELD("dir", options->dir),
               LOG_FIELD("architecture", m->config.architecture), LOG_FIELD("layers", m->config.n_layers),
               LOG_FIELD("backend", m->backend->ops->name), LOG_FIELD("dtype", dtype_name(m->dtype)),
               LOG_FIELD("kv_dtype", dtype_name(m->kv_dtype)), LOG_FIELD("rank", comm->rank),
               LOG_FIELD("ranks", comm->size), LOG_FIELD("weight_bytes", m->weight_bytes),
-              LOG_FIELD("context_tokens", m->shape.max_context), LOG_MS("open_ms", times.opened_us - from_us),
-              LOG_MS("weights_ms", times.loaded_us - times.opened_us),
+              LOG_FIELD("context_tokens", m->shape.max_context), LOG_FIELD("eos", eos),
+              LOG_MS("open_ms", times.opened_us - from_us), LOG_MS("weights_ms", times.loaded_us - times.opened_us),
               LOG_MS("finish_ms", times.finished_us - times.loaded_us), LOG_MS("ms", clock_now_us() - from_us));
     *model_p = m;
     return STATUS_OK;

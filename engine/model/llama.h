@@ -141,8 +141,8 @@ enum status model_count_memory(const struct model *m, const struct safetensors *
 // Decides whether the head is the embedding if that depends on the tensors of the checkpoint. `st` may be NULL.
 void model_resolve_head(struct model_config *config, const struct safetensors *st);
 
-// Finds the dtype of a checkpoint: FP8 if config.json says so, else the dtype of its embedding table, or bf16 if `st`
-// is NULL.
+// Finds the dtype of a checkpoint: the type of quantised matrices if config.json says so, else the dtype of the
+// embedding table, or bf16 if `st` is NULL.
 enum status model_stored_dtype(const struct model_config *config, const struct safetensors *st, enum dtype *dtype_p);
 
 // Creates the weights m->embedding .. m->head from the mapped files. Reads only this rank's rows and columns. Creates

@@ -11,6 +11,7 @@
 
 #include "engine/model/dummy.h"
 #include "engine/model/file_fault.h"
+#include "engine/model/int4_tensors.h"
 #include "engine/model/llama.h"
 #include "engine/model/safetensors.h"
 #include "engine/model/weight_reader.h"
@@ -40,20 +41,21 @@ struct loader {
 
 // ---- views ----
 
-// Reads the dtype of a tensor. Only matrices may be FP8.
+// Reads the dtype of a tensor. Only matrices may be in 8 bits.
 static enum status dtype_parse(const struct safetensors_tensor *t, bool matrix, enum dtype *dtype_p)
 {
     static const struct {
         const char *name;
         enum dtype dtype;
-    } types[] = {{"F32", DTYPE_F32}, {"F16", DTYPE_F16}, {"BF16", DTYPE_BF16}, {"F8_E4M3", DTYPE_FP8}};
-    for (int i = 0; i < (matrix ? 4 : 3); i++)
+    } types[] = {
+        {"F32", DTYPE_F32}, {"F16", DTYPE_F16}, {"BF16", DTYPE_BF16}, {"F8_E4M3", DTYPE_FP8}, {"I8", DTYPE_INT8}};
+    for (int i = 0; i < (matrix ? 5 : 3); i++)
         if (strcmp(t->dtype, types[i].name) == 0) {
             *dtype_p = types[i].dtype;
             return STATUS_OK;
         }
     return status_fail(STATUS_UNSUPPORTED, "%s: tensor %s is %.20s: must be F32, F16%s", t->file, t->name, t->dtype,
-                       matrix ? ", BF16 or F8_E4M3" : " or BF16");
+                       matrix ? ", BF16, F8_E4M3 or I8" : " or BF16");
 }
 
 static void mark_used(struct loader *in, const struct safetensors_tensor *t)
@@ -61,7 +63,7 @@ static void mark_used(struct loader *in, const struct safetensors_tensor *t)
     in->used[t - safetensors_at(in->st, 0)] = true;
 }
 
-// Finds the scales of an FP8 matrix: NAME_scale, or NAME_scale_inv in most checkpoints of quant_method fp8.
+// Finds the scales of an FP8 or INT8 matrix: NAME_scale, or NAME_scale_inv in most checkpoints of quant_method fp8.
 static const struct safetensors_tensor *scale_tensor(const struct loader *in, const char *matrix)
 {
     char name[144];
@@ -119,13 +121,14 @@ static enum status check_scales(const struct safetensors_tensor *scale, enum dty
 
 static enum status find_scales(struct loader *in, const struct safetensors_tensor *t, struct matrix_view *view)
 {
-    if (!in->m->config.fp8)
-        return status_fail(STATUS_DATA, "%s: tensor %s is F8_E4M3, but config.json has no quantization_config", t->file,
-                           t->name);
+    const enum stored_weights stored = view->dtype == DTYPE_FP8 ? STORED_FP8 : STORED_INT8;
+    if (in->m->config.stored != stored)
+        return status_fail(STATUS_DATA, "%s: tensor %s is %s, but config.json has no quantization_config%s", t->file,
+                           t->name, t->dtype, in->m->config.stored == STORED_PLAIN ? "" : " for it");
     const struct safetensors_tensor *scale = scale_tensor(in, t->name);
     if (!scale)
-        return status_fail(STATUS_DATA, "%s: tensor %s is F8_E4M3, but there is no tensor %s_scale%s", t->file, t->name,
-                           t->name, in->m->config.fp8_block ? "_inv" : "");
+        return status_fail(STATUS_DATA, "%s: tensor %s is %s, but there is no tensor %s_scale%s", t->file, t->name,
+                           t->dtype, t->name, in->m->config.fp8_block ? "_inv" : "");
     TRY(dtype_parse(scale, false, &view->scale_dtype));
     TRY(set_scales(in, scale, view));
     if (!in->list && !in->m->backend->ops->capabilities.reads_no_weights) TRY(check_scales(scale, view->scale_dtype));
@@ -133,10 +136,22 @@ static enum status find_scales(struct loader *in, const struct safetensors_tenso
     return STATUS_OK;
 }
 
-// Returns true if a dummy tensor is FP8. The config counts the matrices of each kind that are in 16 bits.
-static bool dummy_is_fp8(struct loader *in, const char *name)
+// Finds the tensors of a matrix in 4 bits.
+static enum status find_int4(struct loader *in, const struct int4_tensors *t, int64_t rows, int64_t columns,
+                             struct matrix_view *view)
 {
-    if (!in->m->config.fp8 || !strstr(name, "_proj.weight")) return false;
+    const struct safetensors_tensor *const all[] = {t->codes, t->scales, t->zeros, t->groups, t->shape};
+    const bool values = !in->list && !in->m->backend->ops->capabilities.reads_no_weights;
+    TRY(int4_tensors_view(t, &in->m->config, rows, columns, values, view));
+    for (int i = 0; i < 5; i++)
+        if (all[i]) mark_used(in, all[i]);
+    return STATUS_OK;
+}
+
+// Returns true if a dummy tensor is quantised. The config counts the matrices of each kind that are in 16 bits.
+static bool dummy_is_quantised(struct loader *in, const char *name)
+{
+    if (in->m->config.stored == STORED_PLAIN || !strstr(name, "_proj.weight")) return false;
     int *kept = strstr(name, "self_attn") ? &in->kept_attention : &in->kept_mlp;
     return (*kept)-- <= 0;
 }
@@ -148,9 +163,12 @@ static enum status find_tensor(struct loader *in, const char *name, int64_t rows
     char full[128], actual[SAFETENSORS_SHAPE_TEXT], expected[SAFETENSORS_SHAPE_TEXT];
     snprintf(full, sizeof full, "%s%s", in->prefix, name);
     if (in->dummy) {
-        *view = dummy_view(in->dummy, full, rows, columns, dummy_is_fp8(in, full));
+        *view = dummy_view(in->dummy, full, rows, columns, dummy_is_quantised(in, full));
         return STATUS_OK;
     }
+    struct int4_tensors packed;
+    if (rows && int4_tensors_find(in->st, &in->m->config, full, &packed))
+        return find_int4(in, &packed, rows, columns, view);
     const struct safetensors_tensor *t = safetensors_find(in->st, full);
     if (!t) return status_fail(STATUS_DATA, "tensor %s is missing: config.json calls for it", full);
     struct safetensors_tensor wanted = {.n_dims = rows ? 2 : 1, .shape = {rows ? rows : columns, columns}};
@@ -165,11 +183,15 @@ static enum status find_tensor(struct loader *in, const char *name, int64_t rows
                                  .rows = rows ? rows : 1,
                                  .columns = columns,
                                  .row_stride_bytes = columns * (int64_t)dtype_size_bytes(dtype)};
-    return dtype == DTYPE_FP8 ? find_scales(in, t, view) : STATUS_OK;
+    return dtype == DTYPE_FP8 || dtype == DTYPE_INT8 ? find_scales(in, t, view) : STATUS_OK;
 }
 
 static void count_bytes(struct loader *in, const struct matrix_view *view)
 {
+    if (view->dtype == DTYPE_INT4_G128) {
+        in->m->weight_bytes += int4_view_bytes(view);
+        return;
+    }
     size_t scales = !view->scale ? 0 : view->scale_stride ? (size_t)view->rows : 1;
     if (view->scale_block)
         scales =
@@ -181,6 +203,11 @@ static void count_bytes(struct loader *in, const struct matrix_view *view)
 // Returns rows [first, first + n) of a view.
 static struct matrix_view view_rows(struct matrix_view view, int64_t first, int64_t n)
 {
+    if (view.dtype == DTYPE_INT4_G128) {
+        view.scale_row += (int)first;
+        view.rows = n;
+        return view;
+    }
     const int block = view.scale_block;
     const int64_t scale_row = view.scale_row + first;
     if (view.data) view.data = (const char *)view.data + first * view.row_stride_bytes;
@@ -202,11 +229,25 @@ static enum status slice_rows(struct loader *in, const char *name, int64_t rows,
     return STATUS_OK;
 }
 
+static enum status slice_int4_columns(struct loader *in, const char *name, int64_t first, int64_t n,
+                                      struct matrix_view *view)
+{
+    if (first % QUANTISE_GROUP != 0 || n % QUANTISE_GROUP != 0)
+        return status_fail(STATUS_UNSUPPORTED,
+                           "tensor %s%s: %lld columns in groups of 128 cannot be split over %d ranks: use fewer ranks",
+                           in->prefix, name, (long long)view->columns, in->m->comm->size);
+    view->scale_column += (int)first;
+    view->columns = n;
+    count_bytes(in, view);
+    return STATUS_OK;
+}
+
 // Finds columns [first, first + n) of the tensor [rows, columns], or elements of a vector if rows is 0.
 static enum status slice_columns(struct loader *in, const char *name, int64_t rows, int64_t columns, int64_t first,
                                  int64_t n, struct matrix_view *view)
 {
     TRY(find_tensor(in, name, rows, columns, view));
+    if (view->dtype == DTYPE_INT4_G128) return slice_int4_columns(in, name, first, n, view);
     if (view->data) view->data = (const char *)view->data + first * (int64_t)dtype_size_bytes(view->dtype);
     const int block = view->scale_block;
     if (block && view->scale)
@@ -223,6 +264,11 @@ static void release_views(const struct loader *in, const struct matrix_view *vie
 {
     for (int i = 0; i < n && in->st && !in->list && !in->m->backend->ops->capabilities.reads_no_weights; i++) {
         const struct matrix_view *v = &views[i];
+        if (v->dtype == DTYPE_INT4_G128) {
+            const struct int4_extent e = int4_view_extent(v);
+            safetensors_release(e.start, (uint64_t)((e.n - 1) * e.stride) + e.bytes);
+            continue;
+        }
         safetensors_release(v->data, (uint64_t)((v->rows - 1) * v->row_stride_bytes) +
                                          (uint64_t)v->columns * dtype_size_bytes(v->dtype));
     }
@@ -590,10 +636,10 @@ static enum status load_vocabulary(struct loader *in)
 static bool is_calibration(const struct model_config *c, const char *name)
 {
     static const char *const endings[] = {".input_scale", ".activation_scale", ".output_scale", ".q_scale",
-                                          ".k_scale",     ".v_scale",          ".kv_scale"};
+                                          ".k_scale",     ".v_scale",          ".kv_scale",     ".input_zero_point"};
     const char *ending = strrchr(name, '.');
     for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++)
-        if (c->fp8 && ending && strcmp(ending, endings[i]) == 0) return true;
+        if (c->stored != STORED_PLAIN && ending && strcmp(ending, endings[i]) == 0) return true;
     return false;
 }
 
@@ -674,8 +720,11 @@ static enum status load_model(struct loader *in)
 
 enum status model_stored_dtype(const struct model_config *config, const struct safetensors *st, enum dtype *dtype_p)
 {
-    if (config->fp8 || !st) {
-        *dtype_p = config->fp8 ? DTYPE_FP8 : DTYPE_BF16;
+    static const enum dtype dtypes[] = {
+        [STORED_PLAIN] = DTYPE_BF16,    [STORED_FP8] = DTYPE_FP8,        [STORED_INT8] = DTYPE_INT8,
+        [STORED_AWQ] = DTYPE_INT4_G128, [STORED_GPTQ] = DTYPE_INT4_G128, [STORED_PACKED] = DTYPE_INT4_G128};
+    if (config->stored != STORED_PLAIN || !st) {
+        *dtype_p = dtypes[config->stored];
         return STATUS_OK;
     }
     const char *name = names_of(config, st).embedding;
@@ -696,8 +745,8 @@ static enum status load_weights(struct model *m, const struct safetensors *st, s
                         .list = list,
                         .reader = reader,
                         .log = {now_us, now_us, 0},
-                        .kept_attention = m->config.fp8_excluded_attention,
-                        .kept_mlp = m->config.fp8_excluded_mlp};
+                        .kept_attention = m->config.excluded_attention,
+                        .kept_mlp = m->config.excluded_mlp};
     if (st) in.used = mem_alloc_array((size_t)safetensors_count(st), sizeof *in.used);
     m->layers = mem_alloc_array((size_t)m->config.n_layers, sizeof *m->layers);
     enum status status = load_model(&in);

@@ -4,6 +4,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
+#include "engine/model/int4_tensors.h"
 #include "engine/model/safetensors.h"
 #include "lib/base/mem.h"
 #include "lib/base/thread.h"
@@ -37,14 +38,25 @@ struct weight_reader {
 
 // --- the list
 
+// Returns the view as it is stored. Codes of 4 bits are stored as rows of bytes that are not the matrix's rows.
+static struct matrix_view stored_view(const struct matrix_view *view)
+{
+    if (view->dtype != DTYPE_INT4_G128) return *view;
+    const struct int4_extent e = int4_view_extent(view);
+    return (struct matrix_view){
+        .data = e.start, .dtype = DTYPE_INT8, .rows = e.n, .columns = (int64_t)e.bytes, .row_stride_bytes = e.stride};
+}
+
 void weight_list_add(struct weight_list *list, const struct matrix_view *parts, int n, bool pairs)
 {
     MEM_GROW(list->items, list->n, list->capacity);
     struct weight_parts *w = &list->items[list->n];
-    *w = (struct weight_parts){.parts = mem_copy(parts, (size_t)n * sizeof *parts), .n = n, .pairs = pairs};
-    for (int i = 0; i < n; i++)
-        w->rows += parts[i].rows;
-    w->row_bytes = (size_t)parts[0].columns * dtype_size_bytes(parts[0].dtype);
+    *w = (struct weight_parts){.parts = mem_alloc_array((size_t)n, sizeof *parts), .n = n, .pairs = pairs};
+    for (int i = 0; i < n; i++) {
+        w->parts[i] = stored_view(&parts[i]);
+        w->rows += w->parts[i].rows;
+    }
+    w->row_bytes = (size_t)w->parts[0].columns * dtype_size_bytes(w->parts[0].dtype);
     w->end_bytes = (list->n ? w[-1].end_bytes : 0) + (uint64_t)w->rows * w->row_bytes;
     list->n++;
 }

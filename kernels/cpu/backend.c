@@ -16,11 +16,13 @@ static enum status tensor_no_memory(int max_rows, int columns)
     return status_fail(STATUS_EXHAUSTED, "no memory for a tensor of %d x %d", max_rows, columns);
 }
 
-// Makes room for one more ACTIVATION as packed x. It is allocated with the tensors, so that gemms allocate nothing.
+// Makes room for one more ACTIVATION as packed x, with its scales or sums. It is allocated with the tensors, so that
+// gemms allocate nothing.
 static enum status packed_x_reserve(struct cpu *cpu, int rows, int columns)
 {
     size_t padded_rows = ((size_t)rows + TILE_SIDE - 1) / TILE_SIDE * TILE_SIDE;
-    size_t bytes = padded_rows * cpu_packed_row_bytes(cpu, columns);
+    const enum gemm_type widest = cpu->shape.as_stored ? GEMM_BF16 : cpu->gemm_type;
+    size_t bytes = cpu_int8(cpu) ? padded_rows * cpu_packed_row_bytes(cpu, columns, widest) : 0;
     size_t scales = (size_t)rows * (size_t)cpu_groups(cpu, columns);
     if (bytes > cpu->packed_x_bytes) {
         free(cpu->packed_x);
@@ -32,7 +34,7 @@ static enum status packed_x_reserve(struct cpu *cpu, int rows, int columns)
         cpu->row_scale = cpu_memory_alloc(scales, sizeof *cpu->row_scale, true);
         cpu->row_scales = cpu->row_scale ? scales : 0;
     }
-    return cpu->packed_x && cpu->row_scale ? STATUS_OK : tensor_no_memory(rows, columns);
+    return (cpu->packed_x || !bytes) && cpu->row_scale ? STATUS_OK : tensor_no_memory(rows, columns);
 }
 
 static size_t cpu_row_bytes(const struct backend *b)
@@ -54,7 +56,7 @@ static enum status cpu_tensor_create(struct backend *b, enum tensor_kind kind, i
                                      struct tensor **tensor_p)
 {
     struct cpu *cpu = cpu_of(b);
-    if (kind == TENSOR_ACTIVATION && cpu_int8(cpu)) {
+    if (kind == TENSOR_ACTIVATION && (cpu_int8(cpu) || cpu->gemm_type == GEMM_INT4)) {
         enum status status = packed_x_reserve(cpu, max_rows, columns);
         if (status) return status;
     }
@@ -63,7 +65,7 @@ static enum status cpu_tensor_create(struct backend *b, enum tensor_kind kind, i
     int stored_rows = max_rows;
     if (kind == TENSOR_ACTIVATION && cpu_tiled(cpu) && !cpu_int8(cpu)) {
         t->bf16 = t->tiled = true;
-        t->stride = (int)(cpu_packed_row_bytes(cpu, columns) / 2);
+        t->stride = (int)(cpu_packed_row_bytes(cpu, columns, GEMM_BF16) / 2);
         stored_rows = (max_rows + TILE_SIDE - 1) / TILE_SIDE * TILE_SIDE;
     } else if (kind == TENSOR_ACTIVATION) {
         // Pad to whole cache lines plus one: rows a multiple of 4 KiB apart would compete for the same cache sets.
@@ -245,6 +247,7 @@ static void cpu_close(struct backend *b)
     free(cpu->scratch);
     free(cpu->packed_x);
     free(cpu->row_scale);
+    free(cpu->decoded);
     cpu_attention_free(cpu);
     free(cpu);
 }
@@ -294,7 +297,11 @@ static enum status cpu_scratch_create(struct cpu *cpu)
     cpu->cos_sin =
         cpu_memory_alloc((size_t)shape->max_rows + 1, (size_t)shape->head_size * sizeof *cpu->cos_sin, false);
     cpu->scratch = cpu_memory_alloc((size_t)cpu->threads, cpu->scratch_floats * sizeof *cpu->scratch, false);
-    if (!cpu->cos_sin || !cpu->scratch)
+    const bool decodes = cpu->gemm_type == GEMM_INT4;
+    cpu->decoded_words = decodes ? decoded_words(cpu->isa->tiled, blocking->rows) : 0;
+    if (decodes)
+        cpu->decoded = cpu_memory_alloc((size_t)cpu->threads, cpu->decoded_words * sizeof *cpu->decoded, false);
+    if (!cpu->cos_sin || !cpu->scratch || (decodes && !cpu->decoded))
         return status_fail(STATUS_EXHAUSTED, "no memory for the working buffers of %d rows", shape->max_rows);
     const size_t d = (size_t)shape->head_size;
     float *still = cpu->cos_sin + (size_t)shape->max_rows * d;
@@ -317,7 +324,8 @@ enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype
     static const enum gemm_type types[] = {[DTYPE_F32] = GEMM_F32,
                                            [DTYPE_BF16] = GEMM_BF16,
                                            [DTYPE_INT8] = GEMM_INT8,
-                                           [DTYPE_INT8_G128] = GEMM_INT8_GROUPS};
+                                           [DTYPE_INT8_G128] = GEMM_INT8_GROUPS,
+                                           [DTYPE_INT4_G128] = GEMM_INT4};
     *cpu = (struct cpu){.base = {&cpu_ops},
                         .shape = *shape,
                         .isa = cpu_isa_best(),

@@ -52,14 +52,16 @@ struct weight {
     struct weight *next; // list of the backend's weights, for close
     enum weight_kind kind;
     bool gate_up;          // gate and up columns alternate, for LINEAR_SWIGLU
+    enum gemm_type type;   // MATRIX: contents of the words
     bool tiled;            // MATRIX: layout of the panels
     bool mapped;           // the arrays are part of cpu->packed_cache
     int64_t rows, columns; // N, K; a vector has one row
     int words;             // words of K; for a MATRIX padded to a multiple of step_words
     int64_t n_panels;      // MATRIX
     uint32_t *panels;      // MATRIX: [n_panels][words][PANEL_COLUMNS], see isa.h
-    int groups;            // int8: number of scales of one output: 1, or one for every GROUP_SIZE values of K
-    float *scale;          // int8: [n_panels][groups][PANEL_COLUMNS]
+    int groups;            // int8, int4: number of scales of one output: 1, or one for every GROUP_SIZE values of K
+    float *scale;          // int8, int4: [n_panels][groups][PANEL_COLUMNS]
+    int8_t *zero;          // int4: same shape; zero - 8
     uint32_t *start;       // int8: same shape; start values of integer sums: -128 * (sum of the weights)
     uint32_t *table;       // EMBEDDING: [N][words]; NULL if tied to `head`
     const struct weight *head;
@@ -84,7 +86,7 @@ struct cpu {
     struct backend base;
     struct backend_shape shape; // the arrays of RoPE are copies owned here
     const struct cpu_isa *isa;
-    enum gemm_type gemm_type; // contents of the words of matrices
+    enum gemm_type gemm_type; // contents of the words of matrices, unless shape.as_stored makes them bf16
     bool bf16;                // activations, embeddings, K and V are bf16, else f32
     int threads;
     struct placement placement; // of the pool's threads
@@ -120,8 +122,10 @@ struct cpu {
     struct prefault *prefault; // see cpu_attention_prefault(); NULL until weights are loaded
 
     // int8: the current gemm's x in the words that the kernel reads. Sized for the largest ACTIVATION.
-    char *packed_x;   // [rows][cpu_packed_row_bytes()], or the same in tiles
-    float *row_scale; // [rows][groups]
+    char *packed_x;    // [rows][cpu_packed_row_bytes()], or the same in tiles
+    float *row_scale;  // [rows][groups]; int4: sums of the groups of the current gemm's x
+    uint32_t *decoded; // int4: [threads][decoded_words] see panel_gemm
+    size_t decoded_words;
     size_t packed_x_bytes, row_scales;
 
     struct tensor *tensors;
@@ -129,9 +133,15 @@ struct cpu {
     struct packed_cache *packed_cache; // NULL if there is none
 };
 
+static inline bool gemm_is_int8(enum gemm_type type)
+{
+    return type == GEMM_INT8 || type == GEMM_INT8_GROUPS;
+}
+
+// Returns true if the backend quantises rows of x.
 static inline bool cpu_int8(const struct cpu *cpu)
 {
-    return cpu->gemm_type == GEMM_INT8 || cpu->gemm_type == GEMM_INT8_GROUPS;
+    return gemm_is_int8(cpu->gemm_type);
 }
 
 static inline bool cpu_kv_int8(const struct cpu *cpu)
@@ -139,10 +149,11 @@ static inline bool cpu_kv_int8(const struct cpu *cpu)
     return cpu->shape.kv_dtype == DTYPE_INT8;
 }
 
-// Returns the number of scales of one row of K values.
+// Returns the number of scales (int4: sums) of one row of K values.
 static inline int cpu_groups(const struct cpu *cpu, int k)
 {
-    return cpu->gemm_type == GEMM_INT8_GROUPS ? (k + GROUP_SIZE - 1) / GROUP_SIZE : 1;
+    const bool grouped = cpu->gemm_type == GEMM_INT8_GROUPS || cpu->gemm_type == GEMM_INT4;
+    return grouped ? (k + GROUP_SIZE - 1) / GROUP_SIZE : 1;
 }
 
 static inline bool cpu_tiled(const struct cpu *cpu)
@@ -155,11 +166,17 @@ static inline const struct gemm_blocking *cpu_blocking(const struct cpu *cpu)
     return cpu_tiled(cpu) ? &tiled_blocking : &row_major_blocking;
 }
 
-// Returns the bytes of a row of packed_x. A row-major row has one cache line more than it needs, like a row of a
-// tensor.
-static inline size_t cpu_packed_row_bytes(const struct cpu *cpu, int k)
+// Returns the type of the words of x: bf16 in the int4 type.
+static inline enum gemm_type gemm_x_type(enum gemm_type type)
 {
-    size_t lines = ((size_t)gemm_word_count(k, cpu->gemm_type) * 4 + 63) / 64;
+    return type == GEMM_INT4 ? GEMM_BF16 : type;
+}
+
+// Returns the bytes of a row of packed_x, or of a tiled activation. A row-major row has one cache line more than it
+// needs, like a row of a tensor.
+static inline size_t cpu_packed_row_bytes(const struct cpu *cpu, int k, enum gemm_type type)
+{
+    size_t lines = ((size_t)gemm_word_count(k, gemm_x_type(type)) * 4 + 63) / 64;
     return (cpu_tiled(cpu) ? lines : lines + 1) * 64;
 }
 

@@ -14,7 +14,8 @@
 //      word 0           | out 0 | out 1 | out 2 |   ..   | out 63 |   256 bytes: 4 vectors of AVX-512, 4 cache lines
 //      word 1           |       |       |       |        |        |
 //        ..             |       |       |       |        |        |   one word of K: f32 k, bf16 2k and 2k + 1,
-//      word W - 1       |       |       |       |        |        |   or int8 4k .. 4k + 3; W padded to step_words
+//      word W - 1       |       |       |       |        |        |   int8 4k .. 4k + 3, or int4 8k .. 8k + 7;
+//                                                                        W padded to step_words (int4: INT4_STEP)
 //
 //      a weight: panel 0, panel 1, .. one after another; outputs and words beyond N and K are zeros
 //
@@ -30,6 +31,12 @@
 //
 // Half a panel over TILED_BLOCK_WORDS words of K is 32 KiB: all rows use it from L1 before the next half. It is
 // contiguous because lines 4 KiB apart share a set of L1. The last block of K may have fewer steps.
+//
+// int4. A word has the codes of eight values of K: the even values in its lower half, the odd values in its upper half,
+// each from the lowest bits up. So one shift of both halves gives a pair of bf16. Panels are never tiled. A gemm of few
+// rows decodes the words in registers. A gemm of more rows, and every gemm on tiles, first decodes a block of K of the
+// panel to bf16 words: code - 8, which is exact. Sums over a group of K are therefore sums of x (code - 8). Subtracting
+// (zero - 8) times the sum of x and multiplying by the scale completes them. x stays bf16.
 //
 // A gate_up weight alternates gate and up columns, one vector (vector_floats) of each, so that one register tile has
 // both operands of SwiGLU. A panel then has 32 outputs.
@@ -76,13 +83,19 @@ static inline int word_count(int n, bool bf16)
 
 // Contents of words. In the INT8 types, weights are signed bytes q and rows of x are unsigned bytes q + 128, both with
 // x ~ q * scale. There is one scale for each output and each row, or in INT8_GROUPS one for every GROUP_SIZE values of
-// K.
-enum gemm_type { GEMM_F32, GEMM_BF16, GEMM_INT8, GEMM_INT8_GROUPS };
+// K. In GEMM_INT4 weights are codes of 4 bits and rows of x are bf16.
+enum gemm_type { GEMM_F32, GEMM_BF16, GEMM_INT8, GEMM_INT8_GROUPS, GEMM_INT4 };
 enum { GROUP_SIZE = QUANTISE_GROUP, GROUP_WORDS = GROUP_SIZE / 4 };
+enum {
+    INT4_PAIRS = 4, // pairs of values of K in a word of int4, which are INT4_PAIRS words of x
+    INT4_STEP = 4,  // words of K of a panel are a multiple of this number
+    INT4_GROUP_WORDS = GROUP_SIZE / 8,
+    INT4_BLOCK_WORDS = 8 * INT4_GROUP_WORDS // words of K that are decoded to memory at a time
+};
 
 static inline int gemm_word_count(int k, enum gemm_type type)
 {
-    return type == GEMM_F32 ? k : type == GEMM_BF16 ? (k + 1) / 2 : (k + 3) / 4;
+    return type == GEMM_F32 ? k : type == GEMM_BF16 ? (k + 1) / 2 : type == GEMM_INT4 ? (k + 7) / 8 : (k + 3) / 4;
 }
 
 // Returns the start of a tile in a tiled panel of `words` words: words of K from k on, a multiple of TILE_SIDE, by the
@@ -145,14 +158,27 @@ struct panel_gemm {
     const uint32_t *panel;
     // INT8: [groups of the block][PANEL_COLUMNS] start values of the sums: -128 * (sum of the weights).
     const uint32_t *start;
-    const float *w_scale; // INT8_GROUPS: [groups of the block][PANEL_COLUMNS]
-    const float *x_scale; // INT8_GROUPS: [rows][x_scale_stride], from the block's first group on
+    const float *w_scale; // INT8_GROUPS, INT4: [groups of the block][PANEL_COLUMNS]
+    // INT8_GROUPS: [rows][x_scale_stride], from the block's first group on. INT4: the same, with the sums of x.
+    const float *x_scale;
     int x_scale_stride;
+    const int8_t *zero;              // INT4: [groups of the block][PANEL_COLUMNS] zero - 8
+    uint32_t *decoded;               // INT4: [decoded_words()] for bf16 words of the block and sums of a group
     struct stream_prefetch prefetch; // for a panel that is used once
     // NULL, or the sums of another panel. At tiled levels, vector instructions finish them between the tile
     // instructions of this gemm. Other levels leave them unfinished.
     struct panel_out *overlapped;
 };
+
+// Rows of an int4 gemm up to which panels are decoded in registers, at levels without tiles.
+enum { INT4_DIRECT_ROWS = 12 };
+
+// Returns the words of memory into which an int4 gemm of up to `rows` rows decodes.
+static inline size_t decoded_words(bool tiled, int rows)
+{
+    const size_t group = (size_t)INT4_GROUP_WORDS * INT4_PAIRS * PANEL_COLUMNS;
+    return tiled ? group + (size_t)rows * PANEL_COLUMNS : group * (INT4_BLOCK_WORDS / INT4_GROUP_WORDS);
+}
 
 // The sums of one panel, their destination, and the operations applied to them.
 struct panel_out {

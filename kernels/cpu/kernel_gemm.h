@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Vector gemm kernels (included by kernels.c): a register tile of up to 6 rows by 64 columns over a block of K, and the
-// operations that finish an output. One template serves all types, which differ only in word_dot. The layout of panels
-// is in isa.h.
+// operations that finish an output. One template serves all types, which differ only in word_dot, except that int4
+// words are decoded first (kernel_int4.h). The layout of panels is in isa.h.
 #pragma once
 
 // 6 x 4 vectors of 16 floats fill 24 of AVX-512's 32 registers; levels with 16 registers fit two vectors for each row.
@@ -70,6 +70,8 @@ INLINE void stream_prefetch_word(const uint32_t *from, struct stream_prefetch ah
             __builtin_prefetch(line + i, 0, 2);
     }
 }
+
+#include "kernels/cpu/kernel_int4.h"
 
 // Levels without bf16 instructions multiply bf16 as f32. A tile then widens x once for all its columns: broadcasts from
 // memory are loads, while widening each word in registers would compete with the multiply-adds.
@@ -163,6 +165,48 @@ INLINE void tile_dot_words(vec acc[TILE_ROWS][4], const uint32_t *x, size_t x_st
     }
 }
 
+// Computes acc += x times a panel of int4 `words`, a multiple of INT4_STEP, decoded in registers. Each element is the
+// same chain over K as that of the decoded words.
+INLINE void tile_dot_int4(vec acc[TILE_ROWS][4], const uint32_t *x, size_t x_stride, const uint32_t *panel, int words,
+                          const struct stream_prefetch ahead, const int rows, const int vecs, const enum panel_use use)
+{
+    for (int k = 0; k < words; k += INT4_STEP, x += INT4_STEP * INT4_PAIRS) {
+        struct wide_x wide;
+        if (WIDENS_BF16) wide_x_read(&wide, x, x_stride, INT4_STEP * INT4_PAIRS, rows);
+        for (int j = 0; j < INT4_STEP; j++, panel += PANEL_COLUMNS) {
+            vec_word codes[4];
+            if (use == PANEL_PREFETCHED) stream_prefetch_word(panel, ahead, vecs);
+#pragma GCC unroll 4
+            for (int v = 0; v < vecs; v++)
+                codes[v] = vec_load_words(panel + v * VEC);
+#pragma GCC unroll 4
+            for (int i = 0; i < INT4_PAIRS; i++) {
+                const int at = j * INT4_PAIRS + i;
+#pragma GCC unroll 4
+                for (int v = 0; v < vecs; v++) {
+                    if (WIDENS_BF16) {
+                        const vec even = int4_even(codes[v], i), odd = int4_odd(codes[v], i);
+#pragma GCC unroll 6
+                        for (int r = 0; r < rows; r++)
+                            acc[r][v] = vec_fma(vec_set(wide.even[r][at]), even, acc[r][v]);
+#pragma GCC unroll 6
+                        for (int r = 0; r < rows; r++)
+                            acc[r][v] = vec_fma(vec_set(wide.odd[r][at]), odd, acc[r][v]);
+                        continue;
+                    }
+                    const vec_word pair = int4_pair(codes[v], i);
+#pragma GCC unroll 6
+                    for (int r = 0; r < rows; r++) {
+                        uint32_t word;
+                        memcpy(&word, x + (size_t)r * x_stride + at, sizeof word);
+                        acc[r][v] = word_dot(acc[r][v], word, pair, GEMM_BF16);
+                    }
+                }
+            }
+        }
+    }
+}
+
 // GEMM_INT8_GROUPS: adds the scaled sums of one group to c. Not inlined: with sums of both kinds in one function the
 // compiler keeps neither in registers.
 static __attribute__((noinline)) void group_add(const struct panel_gemm *p, const float *sums, bool tiled, int row,
@@ -188,10 +232,10 @@ static __attribute__((noinline)) void group_add(const struct panel_gemm *p, cons
 INLINE void tile_gemm(const struct panel_gemm *p, int row, int column, struct l2_prefetch *fetch, const int rows,
                       const int vecs, const enum panel_use use, const enum gemm_type type)
 {
-    const bool grouped = type == GEMM_INT8_GROUPS;
+    const bool int4 = type == GEMM_INT4, grouped = type == GEMM_INT8_GROUPS || int4;
     float sums[TILE_ROWS * PANEL_COLUMNS], *c = grouped ? sums : p->c + row * PANEL_COLUMNS + column;
     const uint32_t *x = p->x + (size_t)row * p->x_stride;
-    int step = grouped ? GROUP_WORDS : p->words;
+    int step = int4 ? INT4_GROUP_WORDS : grouped ? GROUP_WORDS : p->words;
     for (int k = 0, group = 0; k < p->words; k += step, group++) {
         vec acc[TILE_ROWS][4];
 #pragma GCC unroll 6
@@ -200,19 +244,30 @@ INLINE void tile_gemm(const struct panel_gemm *p, int row, int column, struct l2
             for (int v = 0; v < vecs; v++)
                 if (p->accumulate && !grouped)
                     acc[r][v] = vec_load(c + r * PANEL_COLUMNS + v * VEC);
-                else if (type == GEMM_INT8 || grouped)
+                else if (type == GEMM_INT8 || type == GEMM_INT8_GROUPS)
                     acc[r][v] = (vec)vec_load_words(p->start + group * PANEL_COLUMNS + column + v * VEC);
                 else
                     acc[r][v] = vec_set(0);
         int words = p->words - k < step ? p->words - k : step;
-        tile_dot_words(acc, x + k, p->x_stride, p->panel + (size_t)k * PANEL_COLUMNS + column, words, fetch,
-                       p->prefetch, rows, vecs, use, type);
+        if (int4 && use == PANEL_REUSED)
+            tile_dot_words(acc, x + k * INT4_PAIRS, p->x_stride,
+                           p->decoded + (size_t)k * INT4_PAIRS * PANEL_COLUMNS + column, words * INT4_PAIRS, fetch,
+                           p->prefetch, rows, vecs, use, GEMM_BF16);
+        else if (int4)
+            tile_dot_int4(acc, x + k * INT4_PAIRS, p->x_stride, p->panel + (size_t)k * PANEL_COLUMNS + column, words,
+                          p->prefetch, rows, vecs, use);
+        else
+            tile_dot_words(acc, x + k, p->x_stride, p->panel + (size_t)k * PANEL_COLUMNS + column, words, fetch,
+                           p->prefetch, rows, vecs, use, type);
 #pragma GCC unroll 6
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
             for (int v = 0; v < vecs; v++)
                 vec_store(c + r * PANEL_COLUMNS + v * VEC, acc[r][v]);
-        if (grouped) group_add(p, sums, false, row, column, rows, vecs * VEC, group);
+        if (int4)
+            int4_group_add(p, sums, false, row, column, rows, vecs * VEC, group);
+        else if (grouped)
+            group_add(p, sums, false, row, column, rows, vecs * VEC, group);
     }
 }
 
@@ -238,21 +293,29 @@ INLINE void any_rows_gemm(const struct panel_gemm *p, int row, struct l2_prefetc
     }
 }
 
+// Computes a gemm of so few rows that the panel is read from memory as it is multiplied.
+INLINE void few_rows_gemm(const struct panel_gemm *p, int row, int rows, const enum gemm_type type)
+{
+    if (p->prefetch.target == STREAM_NONE)
+        any_rows_gemm(p, row, (struct l2_prefetch){0}, rows, PANEL_STREAMED, type);
+    else
+        any_rows_gemm(p, row, (struct l2_prefetch){0}, rows, PANEL_PREFETCHED, type);
+}
+
 INLINE void typed_panel_gemm(const struct panel_gemm *p, const enum gemm_type type)
 {
-    if (p->rows <= TILE_ROWS) {
-        if (p->prefetch.target == STREAM_NONE)
-            any_rows_gemm(p, 0, (struct l2_prefetch){0}, p->rows, PANEL_STREAMED, type);
-        else
-            any_rows_gemm(p, 0, (struct l2_prefetch){0}, p->rows, PANEL_PREFETCHED, type);
-        return;
-    }
     // Use equal tiles: 7 rows are 4 + 3, not 6 + 1, because a tile of fewer rows costs more per row.
     int tiles = (p->rows + TILE_ROWS - 1) / TILE_ROWS;
+    const bool direct = p->rows <= (type == GEMM_INT4 ? (int)INT4_DIRECT_ROWS : (int)TILE_ROWS);
+    for (int t = 0; t < tiles && direct; t++)
+        few_rows_gemm(p, p->rows * t / tiles, p->rows * (t + 1) / tiles - p->rows * t / tiles, type);
+    if (direct) return;
+    if (type == GEMM_INT4) int4_decode(p->decoded, p->panel, p->words, (struct stream_prefetch){0});
     // One word of K is four cache lines of the panel.
-    struct l2_prefetch fetch = {(uintptr_t)(p->panel + (size_t)p->words * PANEL_COLUMNS),
-                                (4 * L2_PREFETCH_WORDS + tiles - 1) / tiles};
-    uintptr_t tile_bytes = (uintptr_t)(fetch.lines * 64 * ((p->words + L2_PREFETCH_WORDS - 1) / L2_PREFETCH_WORDS));
+    const int lines = (type == GEMM_INT4 ? L2_PREFETCH_WORDS / INT4_PAIRS : L2_PREFETCH_WORDS) * 4;
+    struct l2_prefetch fetch = {(uintptr_t)(p->panel + (size_t)p->words * PANEL_COLUMNS), (lines + tiles - 1) / tiles};
+    const int words = type == GEMM_INT4 ? p->words * INT4_PAIRS : p->words;
+    uintptr_t tile_bytes = (uintptr_t)(fetch.lines * 64 * ((words + L2_PREFETCH_WORDS - 1) / L2_PREFETCH_WORDS));
     for (int t = 0; t < tiles; t++, fetch.at += tile_bytes) {
         int from = p->rows * t / tiles;
         any_rows_gemm(p, from, fetch, p->rows * (t + 1) / tiles - from, PANEL_REUSED, type);
@@ -266,6 +329,7 @@ static void panel_gemm(const struct panel_gemm *p)
     case GEMM_BF16: typed_panel_gemm(p, GEMM_BF16); break;
     case GEMM_INT8: typed_panel_gemm(p, GEMM_INT8); break;
     case GEMM_INT8_GROUPS: typed_panel_gemm(p, GEMM_INT8_GROUPS); break;
+    case GEMM_INT4: typed_panel_gemm(p, GEMM_INT4); break;
     }
 }
 

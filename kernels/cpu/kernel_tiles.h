@@ -294,6 +294,38 @@ INLINE void typed_panel_gemm_amx(const struct panel_gemm *p, const enum gemm_typ
     tile_release();
 }
 
+// Decodes a group of an int4 panel to tiles of bf16 words.
+static void int4_decode_tiles(uint32_t *out, const uint32_t *panel, int words, const struct stream_prefetch ahead)
+{
+    enum { WORDS = INT4_GROUP_WORDS * INT4_PAIRS };
+    _Alignas(64) uint32_t rows[WORDS * PANEL_COLUMNS];
+    int4_decode(rows, panel, words, ahead);
+    for (int k = 0; k < words * INT4_PAIRS; k++)
+        for (int column = 0; column < PANEL_COLUMNS; column += TILE_SIDE)
+            memcpy(out + tiled_panel_at(words * INT4_PAIRS, k - k % TILE_SIDE, column) + k % TILE_SIDE * TILE_SIDE,
+                   rows + k * PANEL_COLUMNS + column, TILE_BYTES);
+}
+
+// Computes an int4 gemm as a bf16 gemm for each group.
+static void int4_panel_gemm_amx(const struct panel_gemm *p)
+{
+    float *sums = (float *)(void *)(p->decoded + (size_t)INT4_GROUP_WORDS * INT4_PAIRS * PANEL_COLUMNS);
+    for (int k = 0; k < p->words; k += INT4_GROUP_WORDS) {
+        const int words = p->words - k < INT4_GROUP_WORDS ? p->words - k : INT4_GROUP_WORDS;
+        const struct panel_gemm group = {.type = GEMM_BF16,
+                                         .rows = p->rows,
+                                         .words = words * INT4_PAIRS,
+                                         .c = sums,
+                                         .x = p->x + (size_t)k * INT4_PAIRS * TILE_SIDE,
+                                         .x_stride = p->x_stride,
+                                         .panel = p->decoded,
+                                         .overlapped = k ? NULL : p->overlapped};
+        int4_decode_tiles(p->decoded, p->panel + (size_t)k * PANEL_COLUMNS, words, p->prefetch);
+        typed_panel_gemm_amx(&group, GEMM_BF16);
+        int4_group_add(p, sums, true, 0, 0, p->rows, PANEL_COLUMNS, k / INT4_GROUP_WORDS);
+    }
+}
+
 static void panel_gemm_amx(const struct panel_gemm *p)
 {
     switch (p->type) {
@@ -301,5 +333,6 @@ static void panel_gemm_amx(const struct panel_gemm *p)
     case GEMM_BF16: typed_panel_gemm_amx(p, GEMM_BF16); break;
     case GEMM_INT8: typed_panel_gemm_amx(p, GEMM_INT8); break;
     case GEMM_INT8_GROUPS: typed_panel_gemm_amx(p, GEMM_INT8_GROUPS); break;
+    case GEMM_INT4: int4_panel_gemm_amx(p); break;
     }
 }

@@ -38,7 +38,7 @@ static void pack_x_row(void *arg, int row, int thread)
     quantise_row(p, row, (uint8_t *)p->cpu->packed_x + (size_t)row * p->row_bytes);
 }
 
-// Packs one row tile from rows that are quantised into the thread's scratch.
+// Packs one row tile. Rows are first quantised into the thread's scratch, or copied if the weight is in bf16.
 static void pack_x_tile(void *arg, int tile, int thread)
 {
     const struct gemm *p = arg;
@@ -46,9 +46,31 @@ static void pack_x_tile(void *arg, int tile, int thread)
     uint8_t *bytes = (uint8_t *)cpu_thread_scratch(p->cpu, thread);
     int first = tile * TILE_SIDE, rows = p->rows - first < TILE_SIDE ? p->rows - first : TILE_SIDE;
     for (int r = 0; r < rows; r++) {
-        quantise_row(p, first + r, bytes);
+        if (gemm_is_int8(p->w->type))
+            quantise_row(p, first + r, bytes);
+        else
+            memcpy(bytes, cpu_row(p->x, first + r), p->row_bytes);
         for (size_t at = 0; at < p->row_bytes; at += TILE_SIDE * 4)
             memcpy(out + at * TILE_SIDE + (size_t)r * TILE_SIDE * 4, bytes + at, TILE_SIDE * 4);
+    }
+}
+
+// Sums each group of one row of x, in the order of K.
+static void sum_x_row(void *arg, int row, int thread)
+{
+    const struct gemm *p = arg;
+    const struct rows_out x = cpu_rows_out(p->x);
+    const int k = p->x->columns;
+    for (int g = 0, at = 0; g < p->w->groups; g++) {
+        float sum = 0;
+        for (int end = at + GROUP_SIZE < k ? at + GROUP_SIZE : k; at < end;) {
+            const uint16_t *halves = rows_out_at(x, row, at); // contiguous up to the next TILE_ROW_HALVES
+            const int n = end - at < TILE_ROW_HALVES ? end - at : TILE_ROW_HALVES;
+            for (int i = 0; i < n; i++)
+                sum += bf16_to_f32(halves[i]);
+            at += n;
+        }
+        p->cpu->row_scale[row * p->w->groups + g] = sum;
     }
 }
 
@@ -57,13 +79,15 @@ static void gemm_pack_x(struct gemm *p)
 {
     const struct cpu *cpu = p->cpu;
     int64_t work = (int64_t)p->rows * p->x->columns;
-    if (!cpu_int8(cpu)) {
+    if (p->w->type == GEMM_INT4) cpu_run(cpu, THREAD_POOL_STATIC, work, sum_x_row, p, p->rows);
+    // The rows of x are not tiled in an int8 backend, but a bf16 weight needs tiles.
+    if (!gemm_is_int8(p->w->type) && p->x->tiled == cpu_tiled(cpu)) {
         p->words = p->x->data;
         p->row_bytes = (size_t)p->x->stride * (p->x->bf16 ? 2 : 4);
         return;
     }
     p->words = cpu->packed_x;
-    p->row_bytes = cpu_packed_row_bytes(cpu, p->x->columns);
+    p->row_bytes = cpu_packed_row_bytes(cpu, p->x->columns, p->w->type);
     if (cpu_tiled(cpu))
         cpu_run(cpu, THREAD_POOL_STATIC, work, pack_x_tile, p, (p->rows + TILE_SIDE - 1) / TILE_SIDE);
     else
@@ -97,28 +121,33 @@ static struct gemm_block gemm_block_at(const struct gemm *p, int item)
 // Multiplies the block's rows of x by one of its panels, over the block of K from word k on. Stores the result in c
 // [rows][PANEL_COLUMNS], or adds it from the second block of K on. May finish `waiting` in the meantime.
 static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int panel, int k, float *c,
-                           struct panel_out *waiting)
+                           struct panel_out *waiting, int thread)
 {
     const struct cpu *cpu = p->cpu;
     const struct weight *w = p->w;
     const size_t panel_words = (size_t)w->words * PANEL_COLUMNS;
     size_t row_words = p->row_bytes / sizeof(uint32_t), unit = cpu_tiled(cpu) ? TILE_SIDE : 1;
+    const size_t x_words = w->type == GEMM_INT4 ? INT4_PAIRS : 1; // words of x for a word of the panel
     struct panel_gemm gemm = {
-        .type = cpu->gemm_type,
+        .type = w->type,
         .accumulate = k > 0,
         .rows = b->rows,
         .words = w->words - k < p->block_words ? w->words - k : p->block_words,
         .c = c,
-        .x = (const uint32_t *)(const void *)p->words + (size_t)b->row * row_words + (size_t)k * unit,
+        .x = (const uint32_t *)(const void *)p->words + (size_t)b->row * row_words + (size_t)k * x_words * unit,
         .x_stride = row_words * unit,
         .panel = w->panels + (size_t)panel * panel_words + (size_t)k * PANEL_COLUMNS,
         .prefetch = cpu->prefetch,
         .overlapped = waiting->done < waiting->rows ? waiting : NULL,
     };
-    if (cpu_int8(cpu)) {
-        int group = w->groups > 1 ? k / GROUP_WORDS : 0;
+    if (w->groups) {
+        int group = w->groups > 1 ? k / (w->type == GEMM_INT4 ? INT4_GROUP_WORDS : GROUP_WORDS) : 0;
         size_t scales = ((size_t)panel * (size_t)w->groups + (size_t)group) * PANEL_COLUMNS;
-        gemm.start = w->start + scales;
+        if (w->type == GEMM_INT4)
+            gemm.zero = w->zero + scales;
+        else
+            gemm.start = w->start + scales;
+        gemm.decoded = cpu->decoded + (size_t)thread * cpu->decoded_words;
         gemm.w_scale = w->scale + scales;
         gemm.x_scale = cpu->row_scale + b->row * w->groups + group;
         gemm.x_scale_stride = w->groups;
@@ -140,7 +169,7 @@ static struct panel_out gemm_block_out(const struct gemm *p, const struct gemm_b
 {
     const struct weight *w = p->w;
     int column = panel * p->panel_columns, left = p->out->columns - column;
-    bool integers = p->cpu->gemm_type == GEMM_INT8;
+    bool integers = w->type == GEMM_INT8;
     size_t element = p->out->bf16 ? 2 : 4;
     return (struct panel_out){
         .sums = c,
@@ -176,7 +205,7 @@ static void gemm_item(void *arg, int item, int thread)
         bool last = k + p->block_words >= p->w->words;
         for (int panel = block.first_panel; panel < block.end_panel; panel++) {
             float *sums = c + (size_t)((panel - block.first_panel) % p->sums) * panel_floats;
-            gemm_block_sum(p, &block, panel, k, sums, &waiting);
+            gemm_block_sum(p, &block, panel, k, sums, &waiting, thread);
             if (!last) continue;
             gemm_finish(p, &waiting);
             waiting = gemm_block_out(p, &block, panel, sums);
@@ -186,9 +215,10 @@ static void gemm_item(void *arg, int item, int thread)
 }
 
 // Returns the words of a block of K. It is all of K if a tiled panel streams past a pair of row tiles, which then reads
-// the panel in one run.
+// the panel in one run. An int4 panel that is decoded to memory is read in blocks that fit there.
 static int gemm_block_words(const struct gemm *p, const struct gemm_blocking *blocking)
 {
+    if (p->w->type == GEMM_INT4 && !cpu_tiled(p->cpu) && p->rows > INT4_DIRECT_ROWS) return INT4_BLOCK_WORDS;
     return cpu_tiled(p->cpu) && p->rows <= 2 * TILE_SIDE ? p->w->words : blocking->words;
 }
 

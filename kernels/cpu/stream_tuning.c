@@ -94,16 +94,17 @@ struct stream {
     struct stream_prefetch prefetch;
 };
 
-static int64_t weight_slices(const struct weight *w)
+// Counts the slices of a matrix in the type of most matrices. Others are read too seldom to matter.
+static int64_t weight_slices(const struct cpu *cpu, const struct weight *w)
 {
-    return w->kind == WEIGHT_MATRIX ? w->n_panels * w->words / SLICE_WORDS : 0;
+    return w->kind == WEIGHT_MATRIX && w->type == cpu->gemm_type ? w->n_panels * w->words / SLICE_WORDS : 0;
 }
 
 static int64_t cpu_slices(const struct cpu *cpu)
 {
     int64_t n = 0;
     for (const struct weight *w = cpu->weights; w; w = w->next)
-        n += weight_slices(w);
+        n += weight_slices(cpu, w);
     return n;
 }
 
@@ -114,7 +115,7 @@ static void stream_init(struct stream *s, const struct cpu *cpu)
     if (n > enough) n = enough;
     *s = (struct stream){.cpu = cpu, .slices = mem_alloc_array((size_t)n + 1, sizeof *s->slices)};
     for (const struct weight *w = cpu->weights; w; w = w->next)
-        for (int64_t i = 0; i < weight_slices(w) && s->n < n; i++)
+        for (int64_t i = 0; i < weight_slices(cpu, w) && s->n < n; i++)
             s->slices[s->n++] = w->panels + i * SLICE_WORDS * PANEL_COLUMNS;
 }
 
@@ -129,7 +130,8 @@ static void slice_touch(void *arg, int item, int thread)
 
 static void slice_read(void *arg, int item, int thread)
 {
-    static const _Alignas(64) uint32_t zeros[SLICE_WORDS * TILE_SIDE]; // one row of x, tiled or not; also scales
+    // One row of x, tiled or not; also scales.
+    static const _Alignas(64) uint32_t zeros[SLICE_WORDS * INT4_PAIRS * TILE_SIDE];
     const struct stream *s = arg;
     const struct panel_gemm gemm = {.type = s->cpu->gemm_type,
                                     .rows = 1,
@@ -140,6 +142,8 @@ static void slice_read(void *arg, int item, int thread)
                                     .start = zeros,
                                     .w_scale = (const float *)(const void *)zeros,
                                     .x_scale = (const float *)(const void *)zeros,
+                                    .zero = (const int8_t *)(const void *)zeros,
+                                    .decoded = s->cpu->decoded + (size_t)thread * s->cpu->decoded_words,
                                     .prefetch = s->prefetch};
     s->cpu->isa->panel_gemm(&gemm);
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Packs weights into the panels of isa.h, once, straight from the (usually mapped) checkpoint. int8 weights are
-// quantised in the same step. One layout serves gemms of any number of rows.
+// Packs weights into the panels of isa.h, once, straight from the (usually mapped) checkpoint. int8 and int4 weights
+// are quantised in the same step, unless the checkpoint stores them so. One layout serves gemms of any number of rows.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,6 +10,7 @@
 
 #include "kernels/convert.h"
 #include "kernels/cpu/cpu.h"
+#include "kernels/int4.h"
 
 enum {
     PACK_WORDS = 16,         // words of K packed at a time: one cache line of each source row
@@ -191,7 +192,7 @@ struct packing {
     const struct cpu *cpu;
     struct weight *w;
     const struct weight_rows *source;
-    // int8 working memory of each thread: one row as floats, and the rows of a panel as bytes.
+    // int8 and int4 working memory of each thread: one row as floats, and the rows of a panel as bytes.
     float *floats;
     uint8_t *bytes;
 };
@@ -219,6 +220,30 @@ static void pack_panel(void *arg, int panel, int thread)
 
 // ---- int8 -----------------------------------------------------------------------------------------------------------
 
+// Returns true if the view holds the bytes of the weight, with one scale for each output.
+static bool output_is_stored(const struct weight *w, const struct matrix_view *view)
+{
+    return w->type == GEMM_INT8 && view->dtype == DTYPE_INT8;
+}
+
+static uint32_t int8_start(const uint8_t *bytes, int n)
+{
+    int32_t sum = -128 * n;
+    for (int i = 0; i < n; i++)
+        sum += bytes[i];
+    return (uint32_t)(-128 * sum);
+}
+
+static void copy_output(const struct weight *w, const struct matrix_view *view, int64_t row, uint8_t *bytes,
+                        float *scale, uint32_t *start)
+{
+    const uint8_t *stored = (const uint8_t *)view->data + row * view->row_stride_bytes;
+    for (int64_t i = 0; i < w->columns; i++)
+        bytes[i] = stored[i] ^ 0x80;
+    *scale = matrix_view_scale(view, row, 0);
+    *start = int8_start(bytes, (int)w->columns);
+}
+
 // Quantises one output to bytes q + 128, with its scales and the start values of its sums.
 static void quantise_output(const struct packing *p, const struct matrix_view *view, int64_t row, float *floats,
                             uint8_t *bytes, float *scale, uint32_t *start)
@@ -226,6 +251,10 @@ static void quantise_output(const struct packing *p, const struct matrix_view *v
     const struct weight *w = p->w;
     int k = (int)w->columns, size = w->groups > 1 ? GROUP_SIZE : k;
     const char *raw = (const char *)view->data + row * view->row_stride_bytes;
+    if (output_is_stored(w, view)) {
+        copy_output(w, view, row, bytes, scale, start);
+        return;
+    }
     bool direct = view->dtype == DTYPE_BF16 && (uintptr_t)raw % 2 == 0;
     if (!direct) {
         matrix_view_read(view, row, 0, k, floats);
@@ -234,24 +263,39 @@ static void quantise_output(const struct packing *p, const struct matrix_view *v
     for (int g = 0, at = 0; g < w->groups; g++, at += size) {
         int n = k - at < size ? k - at : size;
         scale[g * PANEL_COLUMNS] = p->cpu->isa->quantise(bytes + at, raw + at * (direct ? 2 : 4), direct, n);
-        int32_t sum = -128 * n;
-        for (int i = 0; i < n; i++)
-            sum += bytes[at + i];
-        start[g * PANEL_COLUMNS] = (uint32_t)(-128 * sum);
+        start[g * PANEL_COLUMNS] = int8_start(bytes + at, n);
     }
 }
 
 // Returns the bytes of one quantised output while its panel is packed: a multiple of PACK_WORDS words.
-static size_t int8_row_bytes(const struct weight *w)
+static size_t packed_row_bytes(const struct weight *w)
 {
     return (size_t)(w->words + PACK_WORDS - 1) / PACK_WORDS * PACK_WORDS * 4;
+}
+
+// Stores a panel from rows of packed bytes. `flips` is applied to each word.
+static void store_byte_rows(const struct weight *w, int panel, const uint8_t *bytes, size_t row_bytes, uint32_t flips)
+{
+    _Alignas(64) uint32_t chunk[PACK_WORDS * PANEL_COLUMNS];
+    for (int k = 0; k < w->words; k += PACK_WORDS) {
+        for (size_t c = 0; c < PANEL_COLUMNS; c += 4) {
+            const char *at = (const char *)bytes + c * row_bytes + (size_t)k * 4;
+            struct packed_column column = packed_column_of(w->tiled, (int)c);
+            transpose_four_rows(chunk + column.at, column.stride,
+                                (const char *[]){at, at + row_bytes, at + 2 * row_bytes, at + 3 * row_bytes});
+        }
+        for (int i = 0; i < PACK_WORDS * PANEL_COLUMNS; i++)
+            chunk[i] ^= flips;
+        chunk_store(w, panel, k, chunk);
+    }
+    store_fence();
 }
 
 static void pack_panel_int8(void *arg, int panel, int thread)
 {
     const struct packing *p = arg;
     const struct weight *w = p->w;
-    size_t row_bytes = int8_row_bytes(w), scales = (size_t)panel * (size_t)w->groups * PANEL_COLUMNS;
+    size_t row_bytes = packed_row_bytes(w), scales = (size_t)panel * (size_t)w->groups * PANEL_COLUMNS;
     uint8_t *bytes = p->bytes + (size_t)thread * PANEL_COLUMNS * row_bytes;
     memset(bytes, 128, PANEL_COLUMNS * row_bytes); // q = 0 in the padding
     memset(w->scale + scales, 0, (size_t)w->groups * PANEL_COLUMNS * sizeof *w->scale);
@@ -263,29 +307,77 @@ static void pack_panel_int8(void *arg, int panel, int thread)
             quantise_output(p, view, row, p->floats + (size_t)thread * (size_t)w->columns, bytes + c * row_bytes,
                             w->scale + scales + c, w->start + scales + c);
     }
-    _Alignas(64) uint32_t chunk[PACK_WORDS * PANEL_COLUMNS];
-    for (int k = 0; k < w->words; k += PACK_WORDS) {
-        for (size_t c = 0; c < PANEL_COLUMNS; c += 4) {
-            const char *at = (const char *)bytes + c * row_bytes + (size_t)k * 4;
-            struct packed_column column = packed_column_of(cpu_tiled(p->cpu), (int)c);
-            transpose_four_rows(chunk + column.at, column.stride,
-                                (const char *[]){at, at + row_bytes, at + 2 * row_bytes, at + 3 * row_bytes});
-        }
-        for (int i = 0; i < PACK_WORDS * PANEL_COLUMNS; i++)
-            chunk[i] ^= 0x80808080u; // subtracts 128 from each byte
-        chunk_store(w, panel, k, chunk);
-    }
-    store_fence();
+    store_byte_rows(w, panel, bytes, row_bytes, 0x80808080u); // subtracts 128 from each byte
 }
 
-static struct weight *weight_new(struct cpu *cpu, enum weight_kind kind, int64_t rows, int64_t columns)
+// ---- int4 -----------------------------------------------------------------------------------------------------------
+
+// Returns the word of eight codes, see isa.h.
+static uint32_t int4_word(const uint8_t *code)
+{
+    uint32_t word = 0;
+    for (int i = 0; i < INT4_WORD; i++)
+        word |= (uint32_t)code[i] << (4 * (i / 2) + 16 * (i % 2));
+    return word;
+}
+
+// Packs the codes of one output, with its scales and zeros.
+static void pack_output_int4(const struct weight *w, const struct matrix_view *view, int64_t row, uint32_t *words,
+                             float *scale, int8_t *zero)
+{
+    const int k = (int)w->columns;
+    for (int g = 0, at = 0; g < w->groups; g++, at += GROUP_SIZE) {
+        struct int4_group group;
+        const int n = k - at < GROUP_SIZE ? k - at : GROUP_SIZE;
+        memset(group.code, INT4_MIDDLE, sizeof group.code); // code - 8 is 0 in the padding
+        int4_group_read(view, row, at, n, &group);
+        for (int i = 0; i < n; i += INT4_WORD)
+            words[(at + i) / INT4_WORD] = int4_word(group.code + i);
+        scale[g * PANEL_COLUMNS] = group.scale;
+        zero[g * PANEL_COLUMNS] = (int8_t)(group.zero - INT4_MIDDLE);
+    }
+}
+
+static void pack_panel_int4(void *arg, int panel, int thread)
+{
+    const struct packing *p = arg;
+    const struct weight *w = p->w;
+    size_t row_bytes = packed_row_bytes(w), scales = (size_t)panel * (size_t)w->groups * PANEL_COLUMNS;
+    uint8_t *bytes = p->bytes + (size_t)thread * PANEL_COLUMNS * row_bytes;
+    memset(bytes, INT4_MIDDLE * 0x11, PANEL_COLUMNS * row_bytes);
+    memset(w->scale + scales, 0, (size_t)w->groups * PANEL_COLUMNS * sizeof *w->scale);
+    memset(w->zero + scales, 0, (size_t)w->groups * PANEL_COLUMNS * sizeof *w->zero);
+    for (size_t c = 0; c < PANEL_COLUMNS; c++) {
+        int64_t row;
+        const struct matrix_view *view = source_row(p->source, (int64_t)panel * PANEL_COLUMNS + (int64_t)c, &row);
+        if (view)
+            pack_output_int4(w, view, row, (uint32_t *)(void *)(bytes + c * row_bytes), w->scale + scales + c,
+                             w->zero + scales + c);
+    }
+    store_byte_rows(w, panel, bytes, row_bytes, 0);
+}
+
+// Creates a weight. `type` is the type of a MATRIX.
+static struct weight *weight_new(struct cpu *cpu, enum weight_kind kind, enum gemm_type type, int64_t rows,
+                                 int64_t columns)
 {
     struct weight *w = mem_alloc(sizeof *w);
-    *w = (struct weight){.next = cpu->weights, .kind = kind, .tiled = cpu_tiled(cpu), .rows = rows, .columns = columns};
-    int step = cpu->isa->step_words;
-    w->words = kind == WEIGHT_MATRIX ? (gemm_word_count((int)columns, cpu->gemm_type) + step - 1) / step * step
+    *w = (struct weight){.next = cpu->weights, .kind = kind, .type = type, .rows = rows, .columns = columns};
+    int step = type == GEMM_INT4 ? INT4_STEP : cpu->isa->step_words;
+    w->tiled = cpu_tiled(cpu) && type != GEMM_INT4;
+    w->words = kind == WEIGHT_MATRIX ? (gemm_word_count((int)columns, type) + step - 1) / step * step
                                      : word_count((int)columns, cpu->bf16);
     return cpu->weights = w; // from now on `close` frees it
+}
+
+// Returns the type of a matrix: bf16 if the backend computes matrices as they are stored, and no part is quantised.
+static enum gemm_type matrix_type(const struct cpu *cpu, const struct weight_rows *source)
+{
+    const enum dtype quantised = cpu->gemm_type == GEMM_INT4 ? DTYPE_INT4_G128 : DTYPE_INT8;
+    if (!cpu->shape.as_stored || cpu->gemm_type == GEMM_F32) return cpu->gemm_type;
+    for (int p = 0; p < source->n_parts; p++)
+        if (source->parts[p].dtype == quantised) return cpu->gemm_type;
+    return GEMM_BF16;
 }
 
 static enum status weight_no_memory(const struct weight *w)
@@ -307,7 +399,10 @@ static int weight_arrays(const struct weight *w, struct packed_array arrays[3])
     if (w->kind != WEIGHT_MATRIX) return 0;
     arrays[0] = (struct packed_array){w->panels, (size_t)w->n_panels * PANEL_COLUMNS * words};
     arrays[1] = (struct packed_array){w->scale, scales * PANEL_COLUMNS * sizeof *w->scale};
-    arrays[2] = (struct packed_array){w->start, scales * PANEL_COLUMNS * sizeof *w->start};
+    if (w->type == GEMM_INT4)
+        arrays[2] = (struct packed_array){w->zero, scales * PANEL_COLUMNS * sizeof *w->zero};
+    else
+        arrays[2] = (struct packed_array){w->start, scales * PANEL_COLUMNS * sizeof *w->start};
     return w->groups ? 3 : 1;
 }
 
@@ -319,7 +414,7 @@ static bool weight_map(struct cpu *cpu, struct weight *w)
     *(w->kind == WEIGHT_EMBEDDING ? &w->table : &w->panels) = arrays[0].data;
     if (n == 3) {
         w->scale = arrays[1].data;
-        w->start = arrays[2].data;
+        *(w->type == GEMM_INT4 ? (void **)&w->zero : (void **)&w->start) = arrays[2].data;
     }
     return w->mapped = true;
 }
@@ -363,16 +458,22 @@ void cpu_weights_finish(struct backend *b)
 // ---- creating weights -----------------------------------------------------------------------------------------------
 
 // Quantises and packs all panels. Frees the threads' working memory.
-static enum status pack_int8(struct packing *p)
+static enum status pack_quantised(struct packing *p)
 {
     struct weight *w = p->w;
-    int panels = (int)w->n_panels;
-    w->scale = cpu_memory_alloc((size_t)panels * (size_t)w->groups, PANEL_COLUMNS * sizeof *w->scale, false);
-    w->start = cpu_memory_alloc((size_t)panels * (size_t)w->groups, PANEL_COLUMNS * sizeof *w->start, false);
+    const bool int4 = w->type == GEMM_INT4;
+    const size_t panels = (size_t)w->n_panels, scales = panels * (size_t)w->groups;
+    w->scale = cpu_memory_alloc(scales, PANEL_COLUMNS * sizeof *w->scale, false);
+    if (int4)
+        w->zero = cpu_memory_alloc(scales, PANEL_COLUMNS * sizeof *w->zero, false);
+    else
+        w->start = cpu_memory_alloc(scales, PANEL_COLUMNS * sizeof *w->start, false);
     p->floats = cpu_memory_alloc((size_t)p->cpu->threads, (size_t)w->columns * sizeof *p->floats, false);
-    p->bytes = cpu_memory_alloc((size_t)p->cpu->threads, PANEL_COLUMNS * int8_row_bytes(w), false);
-    bool enough = w->scale && w->start && p->floats && p->bytes;
-    if (enough) cpu_run(p->cpu, THREAD_POOL_STATIC, w->rows * w->columns, pack_panel_int8, p, panels);
+    p->bytes = cpu_memory_alloc((size_t)p->cpu->threads, PANEL_COLUMNS * packed_row_bytes(w), false);
+    bool enough = w->scale && (w->start || w->zero) && p->floats && p->bytes;
+    if (enough)
+        cpu_run(p->cpu, THREAD_POOL_STATIC, w->rows * w->columns, int4 ? pack_panel_int4 : pack_panel_int8, p,
+                (int)panels);
     free(p->floats);
     free(p->bytes);
     return enough ? STATUS_OK : weight_no_memory(w);
@@ -380,7 +481,7 @@ static enum status pack_int8(struct packing *p)
 
 static enum status weight_matrix_create(struct cpu *cpu, const struct weight_rows *source, struct weight **weight_p)
 {
-    struct weight *w = weight_new(cpu, WEIGHT_MATRIX, source->rows, source->parts[0].columns);
+    struct weight *w = weight_new(cpu, WEIGHT_MATRIX, matrix_type(cpu, source), source->rows, source->parts[0].columns);
     w->gate_up = source->gate_up_unit > 0;
     w->n_panels = (w->rows + PANEL_COLUMNS - 1) / PANEL_COLUMNS;
     if (w->gate_up) {
@@ -388,16 +489,16 @@ static enum status weight_matrix_create(struct cpu *cpu, const struct weight_row
         int64_t half = PANEL_COLUMNS / 2;
         w->n_panels = (w->rows / 2 + half - 1) / half;
     }
-    if (cpu_int8(cpu) && w->columns > MAX_INT8_COLUMNS)
+    if (gemm_is_int8(w->type) && w->columns > MAX_INT8_COLUMNS)
         return status_fail(STATUS_UNSUPPORTED, "a weight with K %lld: int8 sums hold at most %d", (long long)w->columns,
                            MAX_INT8_COLUMNS);
-    if (cpu_int8(cpu)) w->groups = cpu_groups(cpu, (int)w->columns);
+    if (gemm_is_int8(w->type) || w->type == GEMM_INT4) w->groups = cpu_groups(cpu, (int)w->columns);
     *weight_p = w;
     if (weight_map(cpu, w)) return STATUS_OK;
     w->panels = cpu_memory_alloc((size_t)w->n_panels, (size_t)w->words * PANEL_COLUMNS * sizeof *w->panels, false);
     if (!w->panels) return weight_no_memory(w);
     struct packing packing = {.cpu = cpu, .w = w, .source = source};
-    if (cpu_int8(cpu)) return pack_int8(&packing);
+    if (w->groups) return pack_quantised(&packing);
     cpu_run(cpu, THREAD_POOL_STATIC, w->rows * w->columns, pack_panel, &packing, (int)w->n_panels);
     return STATUS_OK;
 }
@@ -441,9 +542,10 @@ enum status cpu_weight_embedding(struct backend *b, const struct matrix_view *ta
                                  struct weight *shared_head, struct weight **weight_p)
 {
     struct cpu *cpu = cpu_of(b);
-    struct weight *w = weight_new(cpu, WEIGHT_EMBEDDING, table->rows, table->columns);
+    struct weight *w = weight_new(cpu, WEIGHT_EMBEDDING, GEMM_BF16, table->rows, table->columns);
     w->first_row = first_row;
-    w->head = cpu_int8(cpu) ? NULL : shared_head; // an int8 head is quantised, but the embedding is not
+    // A quantised head is no embedding: that is not quantised.
+    w->head = shared_head && !shared_head->groups ? shared_head : NULL;
     if (w->head) {
         INVARIANT(shared_head->kind == WEIGHT_MATRIX && !shared_head->gate_up && shared_head->rows == table->rows &&
                       shared_head->columns == table->columns,
@@ -467,7 +569,7 @@ enum status cpu_weight_vector(struct backend *b, const struct matrix_view *parts
         INVARIANT(parts[p].rows == 1, "vector part of %lld rows", (long long)parts[p].rows);
         columns += parts[p].columns;
     }
-    struct weight *w = weight_new(cpu_of(b), WEIGHT_VECTOR, 1, columns);
+    struct weight *w = weight_new(cpu_of(b), WEIGHT_VECTOR, GEMM_F32, 1, columns);
     w->vector = cpu_memory_alloc((size_t)(columns + PANEL_COLUMNS), sizeof *w->vector, true);
     if (!w->vector) return weight_no_memory(w);
     float *out = w->vector;
@@ -483,6 +585,7 @@ void cpu_weight_free(struct weight *w)
         free(w->panels);
         free(w->scale);
         free(w->start);
+        free(w->zero);
         free(w->table);
     }
     free(w->vector);

@@ -473,8 +473,9 @@ static enum status shape_check(const struct backend_shape *shape, enum dtype dty
 {
     enum status status = backend_shape_check(shape, dtype);
     if (status != STATUS_OK) return status;
-    if (dtype != DTYPE_BF16 && dtype != DTYPE_FP8)
-        return status_fail(STATUS_UNSUPPORTED, "dtype %s: the CUDA backend computes in bf16 or fp8", dtype_name(dtype));
+    if (dtype != DTYPE_BF16 && dtype != DTYPE_FP8 && dtype != DTYPE_INT4_G128)
+        return status_fail(STATUS_UNSUPPORTED, "dtype %s: the CUDA backend computes in bf16, fp8 or int4-g128",
+                           dtype_name(dtype));
     if (shape->head_size > HEAD_SIZE_MAX || shape->head_size % 8)
         return status_fail(STATUS_UNSUPPORTED,
                            "head size %d: the CUDA backend's attention supports multiples of 8 up to %d",

@@ -27,10 +27,11 @@ struct weight {
     enum weight_kind kind;
     int64_t rows, columns; // N and K. In a gate_up weight, all rows of gate come first, then all rows of up
     int stride;            // elements per row: cuda_stride(K), padded with zeros
-    enum dtype dtype;      // dtype of `data`: DTYPE_F32 for a VECTOR, else DTYPE_BF16 or DTYPE_FP8
-    void *data;            // device. In FP8 it is padded with rows of zeros to cuda_stride(N) rows
-    bool block_scaled;     // FP8: one scale for each block of FP8_BLOCK x FP8_BLOCK elements, else one for each output
-    // device, FP8 only. [N]; if block_scaled, one row of cuda_block_stride(K) scales per row of blocks
+    // dtype of `data`: DTYPE_F32 for a VECTOR, else DTYPE_BF16, DTYPE_FP8 or DTYPE_INT4_G128 (see launch_int4_gemm)
+    enum dtype dtype;
+    void *data;        // device. In FP8 it is padded with rows of zeros to cuda_stride(N) rows
+    bool block_scaled; // FP8: one scale for each block of FP8_BLOCK x FP8_BLOCK elements, else one for each output
+    // device. FP8: [N]; if block_scaled, one row of cuda_block_stride(K) scales per row of blocks
     float *scale;
     int32_t first_row; // EMBEDDING: vocabulary id of row 0
     bool borrowed;     // `data` belongs to the weight that this weight is tied to
@@ -51,7 +52,7 @@ enum { ALL_ROWS = -1 };
 struct cuda {
     struct backend base;
     struct backend_shape shape; // the arrays of RoPE are on the device, except still_layers
-    enum dtype dtype;           // DTYPE_BF16 or DTYPE_FP8
+    enum dtype dtype;           // DTYPE_BF16, DTYPE_FP8 or DTYPE_INT4_G128
     int device;
     struct cudaDeviceProp properties;
     char address[32]; // address of the device on the PCI bus

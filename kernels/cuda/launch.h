@@ -166,6 +166,11 @@ struct gemv {
 // Returns the number of thread blocks of a launch.
 int gemv_blocks(const struct gemv *gemv, int multiprocessors);
 cudaError_t launch_gemv(cudaStream_t stream, const struct gemv *gemv, int multiprocessors);
+// Does the same for any number of rows that are READY in bf16, with a weight of 4 bits (int4.cu). `w` has words of
+// INT4_WORD_CODES codes, from the lowest bits up, k / INT4_WORD_CODES for each output. column_scale has one scale for
+// each output and group of INT4_GROUP_SIZE columns, then one zero (a byte) for each.
+enum { INT4_WORD_CODES = 8, INT4_GROUP_SIZE = 128 };
+cudaError_t launch_int4_gemm(cudaStream_t stream, const struct gemv *gemv);
 // Does the same for up to STREAM_ROWS rows that are READY, with a bf16 weight (gemm_stream.cu). A row gets the same
 // bits as from launch_gemv. A thread block takes up to gemm_stream_shared_bytes of shared memory.
 cudaError_t launch_gemm_stream(cudaStream_t stream, const struct gemv *gemv, int multiprocessors);

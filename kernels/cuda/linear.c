@@ -6,6 +6,8 @@
 // memory, and a kernel of this backend applies the epilogue. This is done in chunks of rows, which bound the scratch
 // memory.
 //
+// int4.cu computes all gemms by weights of 4 bits.
+//
 // FP8 weights have one scale for each output, and their input has one scale for each row. Block-scaled FP8 weights have
 // one scale for each block of 128 x 128 elements, and each input row has one scale for 128 values of K. If the library
 // has no FP8 algorithm for a number of rows, the weight is converted to bf16 in parts, only for that gemm. Input rows
@@ -369,8 +371,16 @@ static void linear_note(struct cuda *cuda, const struct linear *l)
 
 // ---- any number of rows ---------------------------------------------------------------------------------------------
 
+static enum status linear_int4(struct cuda *cuda, const struct linear *l)
+{
+    const struct gemv gemv = gemv_of(cuda, l);
+    if (l->norm) TRY(linear_norm(cuda, l, 0, l->rows));
+    return cuda_status(launch_int4_gemm(cuda->stream, &gemv), "int4 gemm");
+}
+
 static enum status gemm_linear(struct cuda *cuda, const struct linear *l)
 {
+    if (l->w->dtype == DTYPE_INT4_G128) return linear_int4(cuda, l);
     if (l->rows <= GEMV_ROWS) {
         if (!cuda->gemm->tuned && l->x->max_rows > GEMV_ROWS) linear_note(cuda, l);
         return linear_few_rows(cuda, l);

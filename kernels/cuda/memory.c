@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kernels/cuda/memory.h"
 
+#include "kernels/int4.h"
+
 // Working memory of gemms. The workspace has the size that NVIDIA recommends for Hopper. The other sizes are
 // soft limits: with a little less memory, gemms are only a little slower.
 static const size_t WORKSPACE_BYTES = (size_t)32 << 20;
@@ -82,7 +84,15 @@ static enum dtype fp8_dtype(const struct backend_shape *shape, bool block_scales
     }
     *block_scaled_p = blocks && block_scales && parts_have_whole_blocks(parts, n_parts);
     if (blocks) return *block_scaled_p ? DTYPE_FP8 : DTYPE_BF16;
-    return fp8 || !shape->fp8_as_stored ? DTYPE_FP8 : DTYPE_BF16;
+    return fp8 || !shape->as_stored ? DTYPE_FP8 : DTYPE_BF16;
+}
+
+// Returns the dtype of a matrix in an int4 backend.
+static enum dtype int4_dtype(const struct backend_shape *shape, const struct matrix_view *parts, int n_parts)
+{
+    for (int p = 0; p < n_parts && shape->as_stored; p++)
+        if (parts[p].dtype == DTYPE_INT4_G128) return DTYPE_INT4_G128;
+    return shape->as_stored ? DTYPE_BF16 : DTYPE_INT4_G128;
 }
 
 static size_t scale_bytes(const struct memory_matrix *m, int64_t columns)
@@ -90,6 +100,7 @@ static size_t scale_bytes(const struct memory_matrix *m, int64_t columns)
     const size_t rows = (size_t)m->rows, groups = (size_t)(columns + FP8_BLOCK - 1) / FP8_BLOCK;
     if (m->block_scaled) return (rows + FP8_BLOCK - 1) / FP8_BLOCK * (size_t)cuda_block_stride(columns) * sizeof(float);
     if (m->dtype == DTYPE_FP8) return (size_t)cuda_stride(m->rows) * sizeof(float);
+    if (m->dtype == DTYPE_INT4_G128) return rows * groups * (sizeof(float) + 1); // with a zero of one byte
     if (m->dtype == DTYPE_INT8_G128) return rows * groups * sizeof(float);
     return m->dtype == DTYPE_INT8 ? rows * sizeof(float) : 0;
 }
@@ -98,8 +109,9 @@ static struct memory_matrix matrix_of(enum dtype dtype, bool block_scaled, int64
 {
     struct memory_matrix m = {
         .dtype = dtype, .block_scaled = block_scaled, .rows = rows, .stride = cuda_stride(columns)};
+    if (dtype == DTYPE_INT4_G128) m.stride = (int)((columns + INT4_WORD - 1) / INT4_WORD * INT4_WORD);
     const size_t stored_rows = dtype == DTYPE_FP8 ? (size_t)cuda_stride(rows) : (size_t)rows;
-    m.data_bytes = stored_rows * (size_t)m.stride * dtype_size_bytes(dtype);
+    m.data_bytes = dtype_matrix_bytes(dtype, (int64_t)stored_rows, m.stride);
     m.scale_bytes = scale_bytes(&m, columns);
     return m;
 }
@@ -112,6 +124,7 @@ struct memory_matrix memory_matrix(const struct backend_shape *shape, enum dtype
     for (int p = 0; p < n_parts; p++)
         rows += parts[p].rows;
     if (dtype == DTYPE_FP8) dtype = fp8_dtype(shape, block_scales, parts, n_parts, &block_scaled);
+    if (dtype == DTYPE_INT4_G128) dtype = int4_dtype(shape, parts, n_parts);
     return matrix_of(dtype, block_scaled, rows, parts[0].columns);
 }
 

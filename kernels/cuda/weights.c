@@ -8,6 +8,7 @@
 
 #include "kernels/convert.h"
 #include "kernels/cuda/cuda.h"
+#include "kernels/int4.h"
 #include "lib/base/mem.h"
 
 static const size_t PIECE_BYTES = (size_t)16 << 20;
@@ -185,6 +186,59 @@ static enum status send_part(struct cuda *cuda, struct weight *w, int64_t row, c
                : send_scales(cuda, part, w->scale + row);
 }
 
+// ---- 4 bits ---------------------------------------------------------------------------------------------------------
+
+// Writes the codes of one row to `words`, with its scales and zeros.
+static void fill_int4_row(const struct matrix_view *view, int64_t row, uint32_t *words, float *scale, uint8_t *zero)
+{
+    for (int64_t at = 0, g = 0; at < view->columns; at += INT4_GROUP, g++) {
+        struct int4_group group = {.code = {0}};
+        const int n = view->columns - at < INT4_GROUP ? (int)(view->columns - at) : INT4_GROUP;
+        int4_group_read(view, row, at, n, &group);
+        scale[g] = group.scale;
+        zero[g] = (uint8_t)group.zero;
+        for (int i = 0; i < n; i += INT4_WORD) {
+            uint32_t word = 0;
+            for (int j = 0; j < INT4_WORD; j++)
+                word |= (uint32_t)group.code[i + j] << 4 * j;
+            words[(at + i) / INT4_WORD] = word;
+        }
+    }
+}
+
+// Quantises a part, or copies its codes, to the rows of the weight from `row` on. Codes, scales and zeros of some rows
+// are one piece.
+static enum status send_int4(struct cuda *cuda, struct weight *w, int64_t row, const struct matrix_view *part)
+{
+    const size_t words = (size_t)w->stride / INT4_WORD, groups = (size_t)(w->columns + INT4_GROUP - 1) / INT4_GROUP;
+    const size_t row_bytes = words * 4 + groups * (sizeof(float) + 1);
+    uint8_t *zeros = (uint8_t *)(w->scale + (size_t)w->rows * groups);
+    if (row_bytes > PIECE_BYTES)
+        return status_fail(STATUS_UNSUPPORTED, "a matrix of %lld columns: one row exceeds the upload buffer",
+                           (long long)part->columns);
+    const int64_t most = (int64_t)(PIECE_BYTES / row_bytes);
+    for (int64_t first = 0, n; part->data && first < part->rows; first += n) {
+        void *host;
+        TRY(piece_next(cuda, &host));
+        n = part->rows - first < most ? part->rows - first : most;
+        uint32_t *codes = host;
+        float *scale = (float *)(codes + (size_t)n * words);
+        uint8_t *zero = (uint8_t *)(scale + (size_t)n * groups);
+        for (int64_t i = 0; i < n; i++)
+            fill_int4_row(part, first + i, codes + (size_t)i * words, scale + (size_t)i * groups,
+                          zero + (size_t)i * groups);
+        const size_t at = (size_t)(row + first);
+        cudaError_t error = cudaMemcpyAsync(w->scale + at * groups, scale, (size_t)n * groups * sizeof *scale,
+                                            cudaMemcpyHostToDevice, cuda->stream);
+        if (error == cudaSuccess)
+            error =
+                cudaMemcpyAsync(zeros + at * groups, zero, (size_t)n * groups, cudaMemcpyHostToDevice, cuda->stream);
+        TRY(cuda_status(error, "loading weights"));
+        TRY(piece_send(cuda, (uint32_t *)w->data + at * words, (size_t)n * words * 4));
+    }
+    return STATUS_OK;
+}
+
 // ---- weights --------------------------------------------------------------------------------------------------------
 
 static struct weight *weight_new(struct cuda *cuda, struct weight w)
@@ -209,7 +263,7 @@ static enum status matrix_create(struct cuda *cuda, enum weight_kind kind, const
         status = cuda_allocate(cuda, MEMORY_WEIGHTS, m->scale_bytes, what, (void **)&w->scale);
     int64_t row = 0;
     for (int p = 0; p < n_parts && status == STATUS_OK; row += parts[p++].rows)
-        status = send_part(cuda, w, row, &parts[p]);
+        status = (w->dtype == DTYPE_INT4_G128 ? send_int4 : send_part)(cuda, w, row, &parts[p]);
     if (status == STATUS_OK) *weight_p = w;
     return status;
 }

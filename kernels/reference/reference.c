@@ -2,8 +2,8 @@
 // The reference backend, the oracle of all other backends: a Llama forward pass in plain C, written to be obviously
 // right. It has one thread, simple loops, and every sum in double. Values are stored as f32. A bf16 backend rounds
 // weights, activations, K and V to bf16 whenever they are stored, and nothing else. An 8-bit backend rounds matrices,
-// and the rows that they multiply, to the values of their bytes, and is otherwise a bf16 backend. An 8-bit KV cache
-// holds the values of the bytes, with a scale for each head of an entry.
+// and the rows that they multiply, to the values of their bytes, and is otherwise a bf16 backend. An int4 backend
+// rounds only matrices. An 8-bit KV cache holds the values of the bytes, with a scale for each head of an entry.
 #include <float.h>
 #include <math.h>
 #include <stdbool.h>
@@ -13,6 +13,7 @@
 #include "kernels/backend.h"
 #include "kernels/check.h"
 #include "kernels/convert.h"
+#include "kernels/int4.h"
 #include "lib/base/invariant.h"
 #include "lib/base/mem.h"
 #include "lib/base/no_alloc.h"
@@ -210,10 +211,25 @@ static void round_all(const struct reference *ref, struct weight *w)
 
 static enum dtype matrix_dtype(const struct reference *ref, const struct matrix_view *parts, int n_parts)
 {
-    if (ref->dtype != DTYPE_FP8 || !ref->shape.fp8_as_stored) return ref->dtype;
-    for (int p = 0; p < n_parts; p++)
-        if (parts[p].dtype == DTYPE_FP8) return DTYPE_FP8;
-    return DTYPE_BF16;
+    const bool may_differ = dtype_size_bytes(ref->dtype) <= 1 && ref->shape.as_stored;
+    for (int p = 0; p < n_parts && may_differ; p++)
+        if (parts[p].dtype == ref->dtype) return ref->dtype;
+    return may_differ ? DTYPE_BF16 : ref->dtype;
+}
+
+static void quantise_weights(enum dtype dtype, float *x, int64_t n)
+{
+    if (dtype != DTYPE_INT4_G128) {
+        quantise(dtype, x, n);
+        return;
+    }
+    for (int64_t first = 0; first < n; first += INT4_GROUP) {
+        struct int4_group group;
+        const int count = (int)(n - first < INT4_GROUP ? n - first : INT4_GROUP);
+        int4_quantise(x + first, count, &group);
+        for (int i = 0; i < count; i++)
+            x[first + i] = (float)(group.code[i] - group.zero) * group.scale;
+    }
 }
 
 // Quantises the rows of all parts. Parts stored in the dtype of the weight are exact already.
@@ -222,7 +238,7 @@ static void quantise_parts(struct weight *w, const struct matrix_view *parts, in
     float *row = w->data;
     for (int p = 0; p < n_parts; p++)
         for (int64_t r = 0; r < parts[p].rows; r++, row += w->columns)
-            if (parts[p].dtype != w->dtype) quantise(w->dtype, row, w->columns);
+            if (parts[p].dtype != w->dtype) quantise_weights(w->dtype, row, w->columns);
 }
 
 static enum status ref_weight_create(struct backend *b, const struct matrix_view *parts, int n_parts,
@@ -231,7 +247,7 @@ static enum status ref_weight_create(struct backend *b, const struct matrix_view
     struct reference *ref = reference_of(b);
     struct weight *w = matrix_create(ref, parts, n_parts);
     w->dtype = matrix_dtype(ref, parts, n_parts);
-    if (dtype_is_8bit(w->dtype))
+    if (dtype_size_bytes(w->dtype) <= 1)
         quantise_parts(w, parts, n_parts);
     else
         round_all(ref, w);
@@ -251,7 +267,7 @@ static enum status ref_weight_embedding(struct backend *b, const struct matrix_v
 {
     struct reference *ref = reference_of(b);
     struct weight *w;
-    if (shared_head && !dtype_is_8bit(shared_head->dtype)) {
+    if (shared_head && dtype_size_bytes(shared_head->dtype) > 1) {
         INVARIANT(shared_head->rows == table->rows && shared_head->columns == table->columns,
                   "tied head of %lld x %lld, table of %lld x %lld", (long long)shared_head->rows,
                   (long long)shared_head->columns, (long long)table->rows, (long long)table->columns);

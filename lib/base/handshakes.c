@@ -5,7 +5,6 @@
 #include <openssl/err.h>
 #include <poll.h>
 #include <pthread.h>
-#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -181,7 +180,6 @@ static void *handshakes_run(void *argument)
     pthread_mutex_lock(&h->mutex);
     while (!h->closing) {
         pthread_mutex_unlock(&h->mutex);
-        sched_yield(); // the threads of open connections need not wait for more than one handshake
         poll(&ready, 1, -1);
         pthread_mutex_lock(&h->mutex);
         if (epoll_wait(h->epoll_fd, &event, 1, 0) == 1 && event.data.ptr) handle(h, event.data.ptr);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Runs the TLS handshakes of a port on a thread of its own. A handshake takes as long as several requests, and so must
-// not keep the thread of open connections busy. The thread yields its core after each step of a handshake.
+// not keep the thread of open connections busy.
 //
 // A handshake begins with the client's first byte. At most HANDSHAKES_MAX are in progress; one more ends the oldest,
 // because OpenSSL allocates up to 128 KiB for the first message of a client. With `one_per_address`, an address has one

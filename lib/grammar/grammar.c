@@ -197,10 +197,34 @@ void grammar_library_free(struct grammar_library *library)
 
 // --- matchers
 
-static enum status fail(enum status status, const struct grammar_matcher *matcher)
+// Returns true if llguidance gave up because of a limit on its work or its memory, or because an assertion failed.
+static bool is_excess(const char *error)
+{
+    static const char *const words[] = {"panic", "too big", "too large", "too many", "Too many", "max is", "fuel"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strstr(error, words[i])) return true;
+    return false;
+}
+
+void grammar_matcher_problem(const struct grammar_matcher *matcher, char *out, size_t out_bytes)
 {
     const char *error = matcher->library->llg.llg_matcher_get_error(matcher->llg);
-    return status_fail(status, "%s", error ? error : "llguidance gives no reason");
+    if (!error) {
+        snprintf(out, out_bytes, "llguidance gives no reason");
+    } else if (strncmp(error, "NoExtension", strlen("NoExtension")) == 0) {
+        snprintf(out, out_bytes, "the grammar has a dead end: the answer is not complete, but no token may follow");
+    } else if (is_excess(error)) {
+        snprintf(out, out_bytes, "the grammar takes more work than allowed: give it fewer or simpler parts");
+    } else {
+        snprintf(out, out_bytes, "%.*s", (int)strcspn(error, "\n"), error);
+    }
+}
+
+static enum status fail(const struct grammar_matcher *matcher)
+{
+    char problem[512];
+    grammar_matcher_problem(matcher, problem, sizeof problem);
+    return status_fail(STATUS_INVALID, "%s", problem);
 }
 
 // llguidance follows references between rules by recursion: a chain of a few thousand rules overflows a stack of 8 MiB.
@@ -282,7 +306,7 @@ static enum status compile_on_large_stack(struct compilation *c)
     if (error) return status_fail(STATUS_UNAVAILABLE, "no thread to compile the grammar: %s", strerror(error));
     pthread_join(thread, NULL);
     if (!c->library->llg.llg_matcher_get_error(c->matcher->llg)) return STATUS_OK;
-    enum status status = fail(STATUS_INVALID, c->matcher);
+    enum status status = fail(c->matcher);
     grammar_matcher_free(c->matcher);
     return status;
 }
@@ -328,19 +352,7 @@ enum status grammar_matcher_mask(struct grammar_matcher *matcher, uint32_t *mask
 {
     size_t bytes = (size_t)matcher->library->mask_words * sizeof *mask;
     if (matcher->library->llg.llg_matcher_compute_mask_into(matcher->llg, mask, bytes) == 0) return STATUS_OK;
-    return fail(STATUS_INVALID, matcher);
-}
-
-void grammar_matcher_problem(const struct grammar_matcher *matcher, char *out, size_t out_bytes)
-{
-    const char *error = matcher->library->llg.llg_matcher_get_error(matcher->llg);
-    if (!error) error = "no reason given";
-    if (strncmp(error, "NoExtension", strlen("NoExtension")) == 0) {
-        snprintf(out, out_bytes, "the grammar has a dead end: the answer is not complete, but no token may follow");
-    } else {
-        snprintf(out, out_bytes, "the grammar takes more work than allowed: simplify it (%.*s)",
-                 (int)strcspn(error, ";\n"), error);
-    }
+    return fail(matcher);
 }
 
 enum status grammar_matcher_accept(struct grammar_matcher *matcher, const int32_t *tokens, int n)
@@ -350,7 +362,7 @@ enum status grammar_matcher_accept(struct grammar_matcher *matcher, const int32_
             return status_fail(STATUS_INVALID, "token %d is outside the vocabulary", tokens[i]);
     if (matcher->library->llg.llg_matcher_consume_tokens(matcher->llg, (const uint32_t *)tokens, (size_t)n) == 0)
         return STATUS_OK;
-    return fail(STATUS_INVALID, matcher);
+    return fail(matcher);
 }
 
 bool grammar_matcher_is_complete(const struct grammar_matcher *matcher)

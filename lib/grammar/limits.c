@@ -17,8 +17,12 @@
 // An object of n members takes n * n steps, and optional members five times as many: 2,000 required or 890 optional
 // members take 0.2 s. Optional members also take four items each in a row of the parser. A part of a schema, such as an
 // item of prefixItems, takes 30 us, and so does a list within a list of values.
+//
+// 256 KiB of values of "enum" take 0.1 s and 30 MiB, next to a pattern or in options of "oneOf" 0.7 s. A member or an
+// element of a value takes as long as three parts of a schema.
 enum {
     REGEX_BYTES_MAX = 256 << 10,
+    VALUE_BYTES_MAX = 256 << 10,
     REGEX_SMALL_PARTS = 1024,
     REGEX_OPERATORS_MAX = 16384, // an operator takes up to 700 bytes before any unit of fuel is spent
     FUEL_SMALL_REGEX = 500000,
@@ -27,6 +31,7 @@ enum {
     LEXER_STATES = 50000,
     UNITS_MAX = 4000000,
     UNITS_OBJECT = 200,
+    UNITS_VALUE = 600,
     MEMBERS_FEW = 100,
     ROW_ITEMS = 4096,
 };
@@ -49,6 +54,7 @@ struct costs {
     size_t parts;     // parts of regular expressions that may be empty, or more
     size_t operators; // operators and groups of regular expressions
     size_t bytes;     // bytes of regular expressions, rules and text that is not JSON
+    size_t values;    // bytes of the values of "enum" and "const"
     uint64_t units;   // work for the objects of schemas, see UNITS_MAX
     char *endless;    // reference to a schema that no finite answer matches; owned; NULL: there is none
 };
@@ -96,6 +102,28 @@ static void members_add_costs(const json_t *schema, struct costs *costs)
     if (n > MEMBERS_FEW) costs->units += n * n + 4 * optional * optional;
 }
 
+// Adds the work for lists and objects among the values of "enum" and "const".
+static void value_add_units(const json_t *value, struct costs *costs)
+{
+    size_t i, n = json_is_array(value) ? json_array_size(value) : json_object_size(value);
+    const char *name;
+    json_t *member;
+    if (json_is_array(value) || json_is_object(value)) costs->units += UNITS_OBJECT + n * UNITS_VALUE;
+    json_object_foreach((json_t *)value, name, member) value_add_units(member, costs);
+    json_array_foreach(value, i, member) value_add_units(member, costs);
+}
+
+// A property with the name "enum" or "const" is charged as well, which adds little.
+static void values_add_costs(const char *name, const json_t *value, struct costs *costs)
+{
+    size_t i;
+    json_t *one;
+    bool is_list = strcmp(name, "enum") == 0 && json_is_array(value), is_const = strcmp(name, "const") == 0;
+    if (is_list || is_const) costs->values += json_dumpb(value, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
+    if (is_const) value_add_units(value, costs);
+    if (is_list) json_array_foreach(value, i, one) value_add_units(one, costs);
+}
+
 static void schema_add_costs(const json_t *schema, struct costs *costs)
 {
     size_t i;
@@ -109,6 +137,7 @@ static void schema_add_costs(const json_t *schema, struct costs *costs)
     {
         if (strcmp(name, "pattern") == 0 || strcmp(name, "x-guidance") == 0) strings_add_costs(member, costs);
         if (strcmp(name, "patternProperties") == 0) names_add_costs(member, costs);
+        values_add_costs(name, member, costs);
         schema_add_costs(member, costs);
     }
     json_array_foreach(schema, i, member)
@@ -218,11 +247,17 @@ enum status grammar_limits_set(const struct grammar_spec *spec, struct llg_limit
             STATUS_INVALID,
             "the regular expressions and rules have %zu operators and groups (? * + { | and parentheses): at most %d",
             costs.operators, REGEX_OPERATORS_MAX);
-    if (costs.units > UNITS_MAX)
+    if (costs.values > VALUE_BYTES_MAX)
         return status_fail(STATUS_INVALID,
-                           "the JSON schema has too many members: one object may have about 2,000 required or 890 "
-                           "optional ones, and all schemas together %d parts",
-                           UNITS_MAX / UNITS_OBJECT);
+                           "the values of \"enum\" and \"const\" have %zu bytes of JSON: at most %d are allowed",
+                           costs.values, VALUE_BYTES_MAX);
+    if (costs.units > UNITS_MAX)
+        return status_fail(
+            STATUS_INVALID,
+            "the JSON schema has too many members: one object may have about 2,000 required or 890 "
+            "optional ones, all schemas together %d parts, and all objects and lists among the values of "
+            "\"enum\" and \"const\" about %d members",
+            UNITS_MAX / UNITS_OBJECT, UNITS_MAX / UNITS_VALUE);
     bool is_small = costs.parts <= REGEX_SMALL_PARTS;
     limits->initial_lexer_fuel = is_small ? FUEL_SMALL_REGEX : FUEL_LARGE_REGEX;
     if (!is_small) limits->step_lexer_fuel = STEP_FUEL_LARGE_REGEX;

@@ -108,7 +108,8 @@ static enum status disposition_read(const char *value, struct part_names *names)
     int file = parameter_read(value, "filename", names->filename, sizeof names->filename);
     char extended[MULTIPART_FILENAME_BYTES + 1];
     int other = parameter_read(value, "filename*", extended, sizeof extended);
-    if (name < 0 || file < 0 || other < 0 || names->has_name) return malformed("Content-Disposition of a part");
+    if (name < 0 || file < 0 || other < 0 || names->has_name)
+        return malformed("Content-Disposition of a part: a name is wrong, too long or given twice");
     names->has_name = name == 1;
     names->has_filename = file == 1 || other == 1;
     if (other == 1 && file == 0) {

@@ -113,7 +113,7 @@ static size_t next_start(const struct added_set *set, const struct text_span *sp
     return at;
 }
 
-enum status added_set_search(const struct added_set *set, const struct text_span *span, size_t from,
+enum status added_set_search(const struct added_set *set, const struct text_span *span, size_t from, size_t floor,
                              const struct special_policy *policy, struct pattern_scratch *work,
                              struct added_match *match_p, bool *found_p)
 {
@@ -128,16 +128,17 @@ enum status added_set_search(const struct added_set *set, const struct text_span
             at = end - 1; // like Hugging Face, without trying a shorter token here
             continue;
         }
+        if (token->lstrip && start < floor) start = floor;
         if (token->lstrip)
-            while (start > from) {
+            while (start > floor) {
                 size_t before = utf8_before(span->text, start);
-                if (before < from || !unicode_is_space(utf8_decode(span->text + before, &length))) break;
+                if (before < floor || !unicode_is_space(utf8_decode(span->text + before, &length))) break;
                 start = before;
             }
         if (token->rstrip)
             for (; end < span->n && unicode_is_space(utf8_decode(span->text + end, &length)); end += length)
                 ;
-        *match_p = (struct added_match){.token = token, .start = start, .end = end};
+        *match_p = (struct added_match){.token = token, .start = start, .end = end, .next = at + token->n};
         *found_p = true;
         break;
     }

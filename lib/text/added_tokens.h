@@ -45,11 +45,13 @@ struct special_policy {
 struct added_match {
     const struct added_token *token;
     size_t start, end; // bytes in the span, white space included
+    size_t next;       // end of the token without white space, where the next search begins
 };
 
 // Finds the leftmost match at or after byte `from`, and the longest match at that place. *found_p is false if there is
-// none. Returns INVALID if `work` is used up: a hostile text may begin like a token at every place, and each place
+// none. `floor` is the end of the match before, which may be after `from`: as in Hugging Face, a token may begin in the
+// white space that the match before has taken. Returns INVALID if `work` is used up: a hostile text may begin like a token at every place, and each place
 // costs a comparison.
-enum status added_set_search(const struct added_set *set, const struct text_span *span, size_t from,
+enum status added_set_search(const struct added_set *set, const struct text_span *span, size_t from, size_t floor,
                              const struct special_policy *policy, struct pattern_scratch *work,
                              struct added_match *match_p, bool *found_p);

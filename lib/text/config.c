@@ -12,6 +12,7 @@
 #include "lib/text/config_reader.h"
 #include "lib/text/family.h"
 #include "lib/text/json_file.h"
+#include "lib/text/quantisation_config.h"
 
 enum {
     MAX_LAYERS = MODEL_MAX_LAYERS,
@@ -21,132 +22,10 @@ enum {
     MAX_HEAD_SIZE = 2 * ROPE_MAX_PAIRS,
     MAX_VOCAB = 1 << 22,
     MAX_CONTEXT = 1 << 24,
-    MAX_FILE_BYTES = 16 << 20,
-    MAX_EXCLUDED = 1 << 16 // names in one list. With MAX_LAYERS, the counts of three lists fit an int
+    MAX_FILE_BYTES = 16 << 20
 };
 
 enum { DEFAULT_WINDOW_LAYERS = 28 };
-
-// ---- quantised checkpoints ----
-
-static const char readable[] =
-    "FP8 weights (e4m3 with one scale for a matrix, for each output or for each block of 128 x 128) as "
-    "compressed-tensors, fp8 or fbgemm_fp8 store them";
-
-enum { BLOCK = 128 };
-
-// Reads the rows and columns of a block, which must be [128, 128].
-static void read_block(struct config_reader *r, const char *key, struct model_config *c)
-{
-    const json_t *size = config_reader_get(r, key);
-    const bool fits = json_array_size(size) == 2 && json_integer_value(json_array_get(size, 0)) == BLOCK &&
-                      json_integer_value(json_array_get(size, 1)) == BLOCK;
-    if (!fits)
-        config_reader_fail(r, STATUS_UNSUPPORTED, key, "is not [%d, %d]: this program reads %s", BLOCK, BLOCK,
-                           readable);
-    c->fp8_block = BLOCK;
-}
-
-static void expect_string(struct config_reader *r, const char *key, const char *value, const char *a, const char *b)
-{
-    if (!value || (strcmp(value, a) != 0 && strcmp(value, b) != 0))
-        config_reader_fail(r, STATUS_UNSUPPORTED, key, "is %.60s: this program reads %s", value ? value : "missing",
-                           readable);
-}
-
-// Checks how a group of compressed-tensors stores its weights. The classes and patterns by which a group selects
-// matrices are not needed: the loader looks at the dtype of each tensor.
-static void read_group(struct config_reader *r, struct model_config *c)
-{
-    const json_t *weights = json_object_get(r->object, "weights");
-    if (!json_is_object(weights)) {
-        config_reader_fail(r, STATUS_UNSUPPORTED, "weights", "is %s: this program reads %s",
-                           weights ? json_type_name(weights) : "missing", readable);
-        return;
-    }
-    r->object = weights;
-    expect_string(r, "weights.type", config_read_string(r, "type"), "float", "float");
-    const char *strategy = config_read_string(r, "strategy");
-    if (strategy && strcmp(strategy, "block") == 0)
-        read_block(r, "block_structure", c);
-    else
-        expect_string(r, "weights.strategy", strategy, "tensor", "channel");
-    int bits = config_read_int(r, "num_bits", 1, 64, 0);
-    if (bits != 8 || !config_read_bool(r, "symmetric", true))
-        config_reader_fail(r, STATUS_UNSUPPORTED, "weights", "are of %d bits, %s: this program reads %s", bits,
-                           config_read_bool(r, "symmetric", true) ? "symmetric" : "not symmetric", readable);
-}
-
-static void read_compressed_tensors(struct config_reader *r, struct model_config *c)
-{
-    const json_t *groups = config_reader_get(r, "config_groups"), *rotations = config_reader_get(r, "transform_config");
-    const char *name;
-    json_t *group;
-    expect_string(r, "format", config_read_string(r, "format"), "float-quantized", "naive-quantized");
-    if (!json_is_object(groups) || !json_object_size(groups))
-        config_reader_fail(r, STATUS_DATA, "config_groups", "must be an object of one group or more");
-    if (json_object_size(rotations))
-        config_reader_fail(r, STATUS_UNSUPPORTED, "transform_config", "is set: activations are not rotated here");
-    json_object_foreach((json_t *)groups, name, group)
-    {
-        char *prefix = mem_format("%sconfig_groups.%.40s.", r->prefix, name);
-        struct config_reader g = {.path = r->path, .prefix = prefix, .object = group, .status = r->status};
-        if (r->status == STATUS_OK) read_group(&g, c);
-        r->status = g.status;
-        free(prefix);
-    }
-}
-
-// Counts the matrices of all layers that a list of names or patterns ("re:...") excludes from FP8. The count is exact
-// enough for the memory plan; the loader looks at the tensors.
-static void count_excluded(struct config_reader *r, const char *key, struct model_config *c)
-{
-    const json_t *list = config_reader_get(r, key);
-    if (json_array_size(list) > MAX_EXCLUDED) {
-        config_reader_fail(r, STATUS_DATA, key, "has %zu entries: at most %d", json_array_size(list), MAX_EXCLUDED);
-        return;
-    }
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const char *name = json_string_value(json_array_get(list, i));
-        if (!name) continue;
-        bool all = strncmp(name, "re:", 3) == 0;
-        if (strstr(name, "self_attn")) c->fp8_excluded_attention += all ? 4 * c->n_layers : 1;
-        if (strstr(name, "mlp")) c->fp8_excluded_mlp += all ? 3 * c->n_layers : 1;
-    }
-}
-
-// Reads how weights are quantised. Ignores settings of activations: a calibrated scale (activation_scheme static) and a
-// bound against outliers (activation_scale_ub). Here the largest value of a row decides its scale, so nothing is
-// clipped and no row depends on another row.
-static void read_quantisation(struct config_reader *r, struct model_config *c)
-{
-    const char *key = config_reader_get(r, "compression_config") ? "compression_config"
-                                                                 : "quantization_config"; // the older name wins
-    const json_t *object = config_reader_get(r, key);
-    if (!object) return;
-    if (!json_is_object(object)) {
-        config_reader_fail(r, STATUS_DATA, key, "is %s: must be an object", json_type_name(object));
-        return;
-    }
-    char *prefix = mem_format("%s.", key);
-    struct config_reader q = {.path = r->path, .prefix = prefix, .object = object};
-    const char *method = config_read_string(&q, "quant_method");
-    if (!method && config_reader_get(&q, "config_groups")) method = "compressed-tensors";
-    if (method && strcmp(method, "compressed-tensors") == 0) {
-        read_compressed_tensors(&q, c);
-    } else if (method && strcmp(method, "fp8") == 0) {
-        expect_string(&q, "activation_scheme", config_read_string(&q, "activation_scheme"), "static", "dynamic");
-        if (config_reader_get(&q, "weight_block_size")) read_block(&q, "weight_block_size", c);
-    } else {
-        expect_string(&q, "quant_method", method, "fbgemm_fp8", "fbgemm_fp8");
-    }
-    static const char *const lists[] = {"ignore", "ignored_layers", "modules_to_not_convert"};
-    for (int i = 0; i < 3; i++)
-        count_excluded(&q, lists[i], c);
-    free(prefix);
-    r->status = q.status;
-    c->fp8 = true;
-}
 
 // Reads which layers rotate: no_rope_layers has a 1 for each layer that does. Without it, every
 // no_rope_layer_interval-th layer does not.
@@ -339,7 +218,7 @@ static enum status read_config(const char *path, struct model_config *c)
                            "is %d: must divide num_attention_heads, which is %d", c->n_kv_heads, c->n_heads);
     read_head_size(&r, family, c);
     struct config_reader top = {.path = path, .prefix = "", .object = root, .status = r.status};
-    read_quantisation(c->holds_more && !config_reader_get(&r, "quantization_config") ? &top : &r, c);
+    quantisation_config_read(c->holds_more && !config_reader_get(&r, "quantization_config") ? &top : &r, c);
     if (r.status == STATUS_OK) r.status = top.status;
     rope_config_read(&r, &family->rope, c->head_size, &c->max_context, &c->rope);
     if (family->no_rope_layers) read_still_layers(&r, c);
@@ -374,6 +253,8 @@ enum status model_config_read(const char *dir, struct model_config *config)
     char *generation_path = mem_format("%s/generation_config.json", dir);
     enum status status = read_config(path, &c);
     if (status == STATUS_OK && !is_file) status = read_generation_config(generation_path, &c);
+    c.n_file_eos = c.n_eos;
+    if (status == STATUS_OK && !is_file) status = model_config_add_tokenizer_eos(dir, &c);
     if (status == STATUS_OK) *config = c;
     free(path);
     free(generation_path);

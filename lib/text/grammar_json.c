@@ -90,17 +90,26 @@ static enum status take_grammar(const char *name, struct grammar_spec *more, con
                  : STATUS_OK;
 }
 
+// The fields with a grammar, and the members of structured_outputs with the same meaning.
+static const char *const names[] = {"guided_json", "guided_regex", "guided_grammar", "guided_choice"};
+static const char *const members[] = {"json", "regex", "grammar", "choice"};
+static const char nested_name[] = "structured_outputs", format_name[] = "response_format";
+
+bool grammar_json_knows(const char *name)
+{
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (strcmp(names[i], name) == 0) return true;
+    return strcmp(nested_name, name) == 0 || strcmp(format_name, name) == 0;
+}
+
 static enum status read_fields(const json_t *body, struct grammar_spec *spec)
 {
-    static const char *const members[] = {"json", "regex", "grammar", "choice"};
-    static const char *const names[] = {"guided_json", "guided_regex", "guided_grammar", "guided_choice"};
-    const json_t *nested = json_object_get(body, "structured_outputs");
+    const json_t *nested = json_object_get(body, nested_name);
     const char *field = NULL;
-    if (nested && !json_is_null(nested) && !json_is_object(nested))
-        return json_refuse_type("structured_outputs", "an object");
+    if (nested && !json_is_null(nested) && !json_is_object(nested)) return json_refuse_type(nested_name, "an object");
     for (size_t i = 0; i < sizeof members / sizeof *members; i++) {
         const json_t *values[] = {json_object_get(body, names[i]), json_object_get(nested, members[i])};
-        const char *places[] = {names[i], "structured_outputs"};
+        const char *places[] = {names[i], nested_name};
         for (int v = 0; v < 2; v++) {
             if (!values[v] || json_is_null(values[v])) continue;
             struct grammar_spec of_field = {0};
@@ -108,12 +117,12 @@ static enum status read_fields(const json_t *body, struct grammar_spec *spec)
             TRY(take_grammar(places[v], &of_field, &field, spec));
         }
     }
-    const json_t *format = json_object_get(body, "response_format");
+    const json_t *format = json_object_get(body, format_name);
     if (!format || json_is_null(format)) return STATUS_OK;
     struct grammar_spec of_format = {0};
     TRY(read_response_format(format, &of_format));
     if (of_format.kind == GRAMMAR_NONE) return STATUS_OK;
-    return take_grammar("response_format", &of_format, &field, spec);
+    return take_grammar(format_name, &of_format, &field, spec);
 }
 
 enum status grammar_from_json(const json_t *body, struct grammar_spec *spec)

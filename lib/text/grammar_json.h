@@ -10,3 +10,6 @@
 // Reads the grammar that the body asks for, or GRAMMAR_NONE. The caller frees it. Returns INVALID with the name of the
 // field if a value has the wrong type or the body has more than one of these fields.
 enum status grammar_from_json(const json_t *body, struct grammar_spec *spec);
+
+// Returns true if grammar_from_json() reads the field.
+bool grammar_json_knows(const char *name);

@@ -154,14 +154,16 @@ typedef enum status text_fn(struct encoder *e, const struct text_span *span);
 static enum status encode_around_added(struct encoder *e, const struct added_set *set, const struct text_span *span,
                                        text_fn *text)
 {
-    struct added_match match;
-    size_t from = 0;
-    for (bool found = true; found; from = match.end) {
-        TRY(added_set_search(set, span, from, &e->policy, e->patterns, &match, &found));
+    struct added_match match = {0};
+    for (bool found = true; found;) {
+        const size_t floor = match.end;
+        TRY(added_set_search(set, span, match.next, floor, &e->policy, e->patterns, &match, &found));
         if (!found) match.start = match.end = span->n;
-        struct text_span before = text_span_slice(span, from, match.start);
+        struct text_span before = text_span_slice(span, floor, match.start > floor ? match.start : floor);
         if (before.n) TRY(text(e, &before));
-        if (found && !add_id(e, match.token->id, text_span_origin(span, match.start))) return too_long(e->max);
+        // White space that the match before has taken may reach over the whole token.
+        const size_t start = match.start < match.next ? match.start : match.next - 1;
+        if (found && !add_id(e, match.token->id, text_span_origin(span, start))) return too_long(e->max);
     }
     return STATUS_OK;
 }

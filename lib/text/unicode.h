@@ -33,7 +33,7 @@ size_t utf8_before(const char *text, size_t end);
 bool unicode_is_space(int32_t c);  // White_Space
 bool unicode_is_letter(int32_t c); // L
 bool unicode_is_number(int32_t c); // N
-bool unicode_is_word(int32_t c);  // \w of Unicode regular expressions: letters, marks, digits, connectors
+bool unicode_is_word(int32_t c);   // \w of Unicode regular expressions: letters, marks, digits, connectors
 
 // Appends `data` to `out` and replaces each ill-formed part by one U+FFFD ("maximal subparts", Unicode chapter 3.9). An
 // incomplete character at the end is not consumed unless `final` is true. Returns the number of bytes consumed.

@@ -31,6 +31,7 @@ void batch_free(struct batch *b)
     free(b->endpoint);
     free(b->errors);
     json_decref(b->metadata);
+    batch_usage_fini(&b->usage);
     free(b);
 }
 
@@ -93,6 +94,7 @@ json_t *batch_to_json(const struct batch *b)
         b->total, "completed", b->completed, "failed", b->failed, "metadata", b->metadata ? b->metadata : json_null());
     for (int i = 0; i < BATCH_STATES; i++)
         if (times[i]) json_object_set_new(object, times[i], number_or_null(b->reached_s[i]));
+    if (b->sealed) batch_usage_to_json(&b->usage, object);
     return object;
 }
 
@@ -198,6 +200,7 @@ enum status batch_load(const char *path, struct batch **b_p)
     struct batch *b = mem_alloc(sizeof *b);
     bool sound = public_read(record, b) && private_read(record, b);
     if (sound) errors_read(record, b);
+    if (sound) batch_usage_from_json(record, &b->usage);
     json_decref(record);
     if (!sound) {
         batch_free(b);

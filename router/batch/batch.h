@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "router/batch/batch_line.h"
+#include "router/batch/batch_usage.h"
 
 enum { BATCH_ERRORS_MAX = 100, BATCH_METADATA_MAX = 16, BATCH_WINDOW_S = 24 * 3600 };
 
@@ -28,6 +29,7 @@ struct batch {
     char result_ids[2][BATCH_ID_ROOM]; // ids of the output and error file, by enum batch_result
     bool has_result[2];                // the file will exist, and exists once the batch is final
     bool sealed;                       // the results are complete, and become files
+    struct batch_usage usage;          // of all answers, once the batch is sealed
     char *tenant, *key_id;             // key_id "": no API keys were used
     char *endpoint;
     json_t *metadata;                // NULL: none

@@ -11,7 +11,7 @@
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 
-enum { STEP_LINES = 64, STEP_BYTES = 1 << 20, HASHES = 1 << 17 };
+enum { STEP_LINES = 64, STEP_BYTES = 1 << 20, HASHES = 1 << 17, ANSWER_BYTES = 256 << 20 };
 #define RETRY_US 1000000
 #define SYNC_US  1000000
 
@@ -360,12 +360,36 @@ static bool rest_step(struct batch_job *job)
 
 // --- the end
 
+// Adds the usage of the next answers. They are read again from the disk, since a restart may have come between.
+static void count_step(struct batch_job *job)
+{
+    char *path = batch_table_path(job->table, job->b->id, suffixes[BATCH_OUTPUT]);
+    bool opened = job->reader.bytes || line_reader_open(&job->reader, path, ANSWER_BYTES) == 0;
+    size_t bytes = 0;
+    free(path);
+    for (int i = 0; i < STEP_LINES && bytes < STEP_BYTES; i++) {
+        const char *line;
+        size_t size = 0;
+        enum line_result result = opened ? line_reader_next(&job->reader, &line, &size) : LINE_FAILED;
+        bytes += size;
+        if (result == LINE_READ) batch_usage_add(&job->b->usage, line, size);
+        if (result != LINE_END && result != LINE_FAILED) continue;
+        close_input(job);
+        job->counted = true;
+        return;
+    }
+}
+
 static bool seal_step(struct batch_job *job)
 {
     struct batch *b = job->b;
     if (job->results.done && batch_results_sync(&job->results) != STATUS_OK) {
         retry_later(job);
         return false;
+    }
+    if (job->results.done && !job->counted) {
+        count_step(job);
+        return true;
     }
     pthread_mutex_lock(&job->table->lock);
     for (int i = 0; i < BATCH_RESULTS; i++)

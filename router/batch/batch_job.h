@@ -5,8 +5,9 @@
 //   OPEN      opens the results and finds out which requests are done
 //   RUN       starts the requests of the input that have no answer yet, and stores their answers
 //   REST      writes an error for each request without an answer (cancelled and expired batches)
-//   SEAL      syncs the results, and saves that they are complete
-//   ADOPT makes the results files of the tenant, and saves the final state DONE the job may be freed
+//   SEAL      syncs the results, sums up their usage, and saves that they are complete
+//   ADOPT     makes them files of the tenant, and saves the final state
+//   DONE      the job may be freed
 //
 // A restart continues at the phase that the record and the results show. Each phase may run again after a crash. If the
 // disk is full in RUN or REST, the batch fails with its answers so far. In other phases the step is tried again later.
@@ -33,6 +34,7 @@ struct batch_job {
     struct hash_key *key; // of these hashes
     struct batch_results results;
     bool read_all;     // RUN: no request is left to start
+    bool counted;      // SEAL: the usage of all answers has been added
     int in_flight;     // requests that were started and have no stored answer
     int64_t retry_us;  // a step that failed is tried again at this time; 0: none failed
     int64_t synced_us; // time of the last sync

@@ -7,6 +7,7 @@
 //   batch_line.c     lines of a batch's input and of its answers
 //   batch_results.c  answers of a running batch, which are its journal
 //   batch.c          a batch and its record
+//   batch_usage.c    tokens of all answers of a batch
 //   batch_table.c    all batches
 //   batch_job.c      the work on one batch
 //   batch_runner.c   the thread, and the requests in flight

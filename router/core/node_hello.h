@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides from a node's Hello, or from its report while it loads, whether the node may attach. Checks its counts, tokenizer, model, arithmetic and id, and
-// that the router has room for it. status_message() tells the operator why a node is refused. Reads the core and
-// changes nothing. Use on the core's thread only.
+// Decides from a node's Hello, or from its report while it loads, whether the node may attach. Checks its counts,
+// tokenizer, model, arithmetic and id, and that the router has room for it. status_message() tells the operator why a
+// node is refused. Reads the core and changes nothing. Use on the core's thread only.
 #pragma once
 
 #include "router/core/core_state.h"

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// config.json and generation_config.json of a checkpoint, as two texts with a NUL between them. An accepted
+// config.json, generation_config.json, tokenizer_config.json and tokenizer.json of a checkpoint, as texts with a NUL
+// between them. An accepted
 // configuration has the sizes that the rest of the program relies on.
 #include <math.h>
 
@@ -37,6 +38,8 @@ static void check_config(const struct model_config *config)
     for (int i = 0; i < config->n_eos; i++)
         FUZZ_CHECK(config->eos_id[i] >= 0 && model_config_is_eos(config, config->eos_id[i]));
     FUZZ_CHECK(isfinite(model_config_pair_rows(config)));
+    FUZZ_CHECK(config->scales.residual > 0 && config->scales.logits > 0 && config->scales.attention >= 0);
+    FUZZ_CHECK(config->rope.query_beta == 0 || config->rope.query_context > 0);
     check_angles(config);
 }
 
@@ -46,6 +49,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     struct model_config config;
     put_part("config.json", &script);
     put_part("generation_config.json", &script);
+    put_part("tokenizer_config.json", &script);
+    put_part("tokenizer.json", &script);
     if (model_config_read(fuzz_folder(), &config) == STATUS_OK)
         check_config(&config);
     else

@@ -57,6 +57,12 @@ client begin
 stop_router TERM # a drained router stops its batches, and continues them as well
 start_router --batch-dir "$work/batches"
 client end
+client begin
+stop_router TERM
+record=$work/batches/batches/$(cat "$work/batch").json
+jq -c '.expires_at = 1' "$record" >"$work/record" && cat "$work/record" >"$record"
+start_router --batch-dir "$work/batches"
+client expired
 client endpoints
 client cancel
 stop_router TERM
@@ -66,4 +72,17 @@ equal "" "$unexpected" "files that remain"
 start_router --batch-dir "$work/small" --batch-tenant-mb 1
 wait_until 60 "a request would be served" serves
 client full
+stop_router TERM
+
+# A real disk that is full.
+mkdir "$work/disk"
+if mount -t tmpfs -o size=2m tmpfs "$work/disk" 2>/dev/null; then
+    trap 'umount -l "$work/disk"; clean_up' EXIT
+    start_router --batch-dir "$work/disk"
+    wait_until 60 "a request would be served" serves
+    client disk_full
+    stop_router TERM
+else
+    echo "skipped: a full disk, which needs root for a small file system; check_batch_runner limits the size of a file"
+fi
 echo "batches: passed"

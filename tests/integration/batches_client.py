@@ -180,6 +180,7 @@ def end():
     batch = wait(batch_id, final)
     assert batch["status"] == "completed" and batch["metadata"] == {"run": "killed"}, batch
     answers, _ = results(batch, ROWS)
+    check_usage(batch, answers)
     calm, _ = results(wait(create([generation(i) for i in range(ROWS)]), final), ROWS)
     assert texts(answers) == texts(calm), "answers differ after the interruption"
     refused(404, "there is no batch", "GET", "/v1/batches/" + batch_id, tenant="globex")
@@ -194,6 +195,34 @@ def endpoints():
         answers, errors = results(wait(create(bodies, url), final), 2)
         assert answers["row 0"]["response"]["status_code"] == 200 and answers["row 0"]["error"] is None, answers
         assert errors["row 1"]["response"]["status_code"] == 400, errors
+
+
+def check_usage(batch, answers):
+    usages = [row["response"]["body"]["usage"] for row in answers.values()]
+    usage, prompt = batch["usage"], sum(one["prompt_tokens"] for one in usages)
+    output = sum(one["completion_tokens"] for one in usages)
+    assert (usage["input_tokens"], usage["output_tokens"], usage["total_tokens"]) == (prompt, output, prompt + output), usage
+    assert {batch["model"]} == {row["response"]["body"]["model"] for row in answers.values()}, batch["model"]
+
+
+def expired():
+    """The time of the batch that begin() created is over: what is answered stays, the rest is named."""
+    with open("batch", encoding="utf-8") as file:
+        batch = wait(file.read(), final)
+    assert batch["status"] == "expired" and batch["expired_at"] and not batch["completed_at"], batch
+    answers, errors = results(batch, ROWS)
+    assert answers and {row["error"]["code"] for row in errors.values()} == {"batch_expired"}, errors
+    check_usage(batch, answers)
+
+
+def disk_full():
+    """The disk has room for some of the answers."""
+    batch = wait(create([{"prompt": "word " * 500, "max_tokens": 1, "echo": True, "n": 64}] * 40), final)
+    assert batch["status"] == "failed" and batch["errors"]["data"][0]["code"] == "storage_full", batch
+    answers = rows(batch["output_file_id"])
+    assert 0 < len(answers) == batch["request_counts"]["completed"] < 40, batch
+    for row in answers.values():
+        assert len(row["response"]["body"]["choices"]) == 64, row["custom_id"]
 
 
 def cancel():
@@ -216,4 +245,4 @@ def full():
     assert answers and not errors and len(answers) == batch["request_counts"]["completed"] < 40, batch
 
 
-{step.__name__: step for step in (without, files, bad_input, begin, end, endpoints, cancel, full)}[sys.argv[2]](*sys.argv[3:])
+{step.__name__: step for step in (without, files, bad_input, begin, end, expired, endpoints, cancel, full, disk_full)}[sys.argv[2]](*sys.argv[3:])

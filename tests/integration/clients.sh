@@ -6,8 +6,7 @@
 . "$(dirname "$0")/venv.sh"
 
 tests=$source_dir/tests/integration
-start_up --prefill off # which tokens are kept must not depend on the load
-http=http://127.0.0.1:$http_port
+start_up --prefill off --router-option "batch-dir=$work/batches" # which tokens are kept must not depend on the load
 http=http://127.0.0.1:$http_port
 
 "$python" "$tests/reflection_client.py" "$server"
@@ -26,6 +25,12 @@ equal "$text" "$(ask -N "$http/v1/chat/completions" -d "$(jq '.stream = true' <<
     jq -rj '.choices[0].delta.content // ""')" "the text of a stream"
 code=$(curl -sS -o "$work/error.json" -w '%{http_code}' "$http/v1/messages" -d '{"max_tokens": 5}')
 equal "400 error invalid_request_error" "$code $(jq -r '.type + " " + .error.type' "$work/error.json")" "an error"
+
+# The batch of docs/http-api.md.
+sed -n '/^import json, time/,/^print(client.files/p' "$source_dir/docs/http-api.md" | sed "s,http://127.0.0.1:8000,$http," \
+    >"$work/batch.py"
+"$python" "$work/batch.py" >"$work/batch.jsonl"
+equal "99" "$(jq -r 'select(.response.status_code == 200) | .custom_id' "$work/batch.jsonl" | sort -u | wc -l)" "answers of a batch"
 
 wait_until 20 "every KV block is free" all_returned
 stop_up

@@ -23,6 +23,14 @@ has $'\nright answers: +[0-6] of 6 with all tokens kept, [0-6] at quality 0.99, 
 has $'\nmedian TTFT: +divided by [0-9.]+, [0-9.]+, [0-9.]+ at quality 0.99 and by [0-9.]+, [0-9.]+, [0-9.]+ at keep rate 0.3\n'
 has $'\\[.*\\].*\nkept [0-9]+ of [0-9]+ tokens; '
 [[ $(<"$work/demo.log") != *"measured time of a forward pass"* ]] || fail "the demo prints the state of an idle cluster"
+# The first question asks for a code. With llguidance, the answer in JSON is the right one.
+if ! grep -q 'llguidance is not installed' "$work/demo.log"; then
+    right=$(jq -r 'select(.task == "needle") | .answer | tonumber' "$source_dir/deploy/demo-model/prompts.jsonl" | sed -n 1p)
+    answer=$(sed -n '/an answer that must match a JSON schema:$/{n;p}' "$work/demo.log")
+    equal "{\"code\":$right}" "$answer" "answer that matches a JSON schema"
+else
+    echo "skipped: the answer that matches a JSON schema, since llguidance is not installed"
+fi
 page=$work/built/demo.html
 has "A page with the kept tokens of every document: $page"
 equal "6 1" "$(grep -c '<h1>Document [1-6]</h1>' "$page") $(grep -c '</html>' "$page")" "documents and ends of the page"

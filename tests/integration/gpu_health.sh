@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # GPU health: groups whose GPUs are the CPU (tests/fake_gpus.c) with a made-up NVML (tests/fake_nvml.c). Metrics of
-# both ranks; a group leaves after its answer because of an Xid, with exit code 1 and a sentence; because of
-# throttling of another rank; it stays with --gpu-health report, without NVML, and with an NVML that hangs.
+# both ranks. A group leaves after its answer, with exit code 1 and a sentence, because of an Xid or because the GPU of
+# another rank throttles. A group stays with --gpu-health report, without NVML, and with an NVML that hangs.
 . "$(dirname "$0")/lib.sh"
 
 build=$(dirname "$bin")
@@ -82,7 +82,7 @@ grep -q "left because of a GPU: rank 1 (host .*), GPU 0000:02:00.0: the hardware
     fail "no sentence about throttling"
 [ "$(sample gpu_throttled_seconds_total b 'rank="1",reason="hw_thermal"' | awk '{print ($1 >= 2)}')" = 1 ] || fail "no time of throttling"
 
-# Groups of one rank that stay: the GPU is lost and it only reports; it has no NVML; its NVML hangs.
+# Groups of one rank that stay: one that only reports its lost GPU, one without NVML, and one whose NVML hangs.
 launch=
 gpu 0 'error 15\n'
 worker c fake --gpu-health report

@@ -54,7 +54,7 @@ for host in "${hosts[@]}"; do
     ip -n "$net-$host" link set eth0 up
     ip -n "$net-$host" link set lo up
 done
-# A second network of equal addresses that does not connect the hosts.
+# A bridge with the same IP address on each host, which does not connect the hosts.
 for host in 4 5; do
     ip -n "$net-$host" link add docker0 type bridge
     ip -n "$net-$host" addr add 172.17.0.1/16 dev docker0

@@ -8,6 +8,7 @@ import asyncio
 import json
 import subprocess
 import sys
+import time
 
 import openai
 
@@ -231,6 +232,28 @@ async def at_once():
 def test_many_at_once():
     texts = asyncio.run(at_once())
     assert set(texts) == {chat().choices[0].message.content}, texts
+
+
+def test_batches():
+    body = {"model": model, "messages": turns, "temperature": 0, "max_tokens": 8}
+    content = "".join(json.dumps({"custom_id": f"request-{i}", "method": "POST", "url": "/v1/chat/completions",
+                                  "body": body}) + "\n" for i in range(3)).encode()
+    file = client.files.create(file=("in.jsonl", content), purpose="batch")
+    assert client.files.content(file.id).read() == content and client.files.retrieve(file.id) == file
+    batch = client.batches.create(input_file_id=file.id, endpoint="/v1/chat/completions", completion_window="24h",
+                                  metadata={"description": "nightly eval job"})
+    end = time.monotonic() + 300
+    while batch.status != "completed" and time.monotonic() < end:
+        time.sleep(0.05)
+        batch = client.batches.retrieve(batch.id)
+    assert batch.status == "completed" and batch.metadata == {"description": "nightly eval job"}, batch
+    alone, rows = chat(max_tokens=8), client.files.content(batch.output_file_id).text.splitlines()
+    texts = [json.loads(row)["response"]["body"]["choices"][0]["message"]["content"] for row in rows]
+    assert texts == [alone.choices[0].message.content] * 3, texts
+    assert batch.model == alone.model and batch.usage.total_tokens == 3 * alone.usage.total_tokens, batch
+    assert batch.id in [one.id for one in client.batches.list(limit=10)]
+    assert client.files.delete(file.id).deleted
+    refused(openai.ConflictError, None, client.batches.cancel, batch_id=batch.id)
 
 
 def test_a_stream_that_is_left():

@@ -20,6 +20,7 @@ import transformers
 from transformers import AutoModelForCausalLM, Mistral3ForConditionalGeneration
 
 import checkpoints
+import quantised
 import tokenizer_cases
 
 torch.set_num_threads(1)
@@ -44,13 +45,13 @@ def run(model, vocab, seed, position):
     return tokens[0].tolist(), torch.log_softmax(torch.cat(rows).double(), dim=-1).float()
 
 
-def expect(folder, case, seed):
-    """Writes the results of transformers. Returns its model, or None if it refuses the checkpoint."""
+def expect(folder, case, seed, source):
+    """Writes the results of transformers for the checkpoint in `source`. Returns its model, or None if it refuses it."""
     described = {"refused": case.refused, "prompt": checkpoints.PROMPT, "position": case.position}
     model = None
     try:
         of_any = AutoModelForCausalLM if "text_config" not in case.config else Mistral3ForConditionalGeneration
-        model = of_any.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+        model = of_any.from_pretrained(source, dtype=torch.float32, attn_implementation="eager").eval()
         tokens, logprobs = run(model, (case.config.get("text_config") or case.config)["vocab_size"], seed, case.position)
         described["tokens"] = tokens
         logprobs.numpy().tofile(folder / "logprobs.f32")
@@ -63,13 +64,19 @@ def expect(folder, case, seed):
 
 def write(folder, case, seed, resave):
     checkpoints.write(folder, case, seed)
-    model = expect(folder, case, seed)
+    model = expect(folder, case, seed, folder)
     if model is None or not resave or case.refused or type(model).__name__ not in checkpoints.SAVED:
         return
     again = folder.with_name(folder.name + "-saved")
     model.save_pretrained(again)
     for name in ("case.json", "logprobs.f32"):
         shutil.copy(folder / name, again / name)
+
+
+def write_quantised(folder, case, seed):
+    plain = folder.parent.parent / "dequantised" / folder.name
+    quantised.write(folder, plain, case, seed)
+    expect(folder, case, seed, plain)
 
 
 def main():
@@ -84,6 +91,8 @@ def main():
     cases += [checkpoints.drawn(seed) for seed in range(options.first, options.first + options.seeds)]
     for i, case in enumerate(cases):
         write(options.dir / "checkpoints" / case.name, case, i, resave=i % 3 == 0)
+    for i, case in enumerate(quantised.cases()):
+        write_quantised(options.dir / "checkpoints" / case.name, case, i)
     tokenizer_cases.write_all(options.dir / "tokenizers", options.seeds, options.first, options.data)
     return 0
 

@@ -90,6 +90,11 @@ def fixed():
         yield f"{name}", base, {}, []
         yield f"{name}-decoder", base, {config: {"added_tokens_decoder": new}}, []
         yield f"{name}-flags", base, {config: {"added_tokens_decoder": other}}, []
+        blanks = {str(next_id): {"content": "<r>", "special": True, "rstrip": True},
+                  str(next_id + 1): {"content": " x", "special": False},
+                  str(next_id + 2): {"content": "  ", "special": False, "lstrip": True},
+                  str(next_id + 3): {"content": "\n", "special": False, "rstrip": True}}
+        yield f"{name}-blanks", base, {config: {"added_tokens_decoder": blanks}}, []
         yield f"{name}-far", base, {config: {"added_tokens_decoder": far}}, ["added_tokens_decoder"]
         yield f"{name}-vocab", base, {config: {"added_tokens_decoder": {"5": {"content": plain[0], "special": True}}}}, []
         yield f"{name}-pad", base, {config: {"pad_token": plain[0]}}, []

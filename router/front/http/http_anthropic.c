@@ -45,6 +45,11 @@ static enum status anthropic_read(const json_t *body, struct http_input *in)
     return STATUS_OK;
 }
 
+static bool anthropic_field_known(const char *name)
+{
+    return anthropic_knows(name) || http_chat.knows(name);
+}
+
 static struct anthropic_answer answer_of(const struct http_generation *g)
 {
     return (struct anthropic_answer){g->id, g->client.front->model_names[0]};
@@ -104,6 +109,7 @@ const struct http_api http_anthropic = {
     .id_prefix = "msg",
     .context_words = CONTEXT_WORDS_ANTHROPIC,
     .read = anthropic_read,
+    .knows = anthropic_field_known,
     .begin = anthropic_begin,
     .chunk = anthropic_chunk,
     .part = anthropic_part,

@@ -69,6 +69,12 @@ static enum status chat_read(const json_t *body, struct http_input *in)
     return STATUS_OK;
 }
 
+static bool chat_knows(const char *name)
+{
+    return json_tables_name(fields, unsupported, name) || json_generation_knows(name) || http_tools_knows(name) ||
+           http_messages_knows(name);
+}
+
 // --- log probabilities: one list of objects
 
 static void add_token(const struct http_generation *g, int32_t token, double logprob, struct bytes *out)
@@ -256,6 +262,7 @@ const struct http_api http_chat = {
     .object = "chat.completion",
     .chunk_object = "chat.completion.chunk",
     .read = chat_read,
+    .knows = chat_knows,
     .add_logprobs = chat_add_logprobs,
     .add_prompt_logprobs = openai_add_prompt_logprobs,
     .begin = chat_begin,

@@ -71,6 +71,11 @@ static enum status completions_read(const json_t *body, struct http_input *in)
     return read_prompts(v.prompt, in);
 }
 
+static bool completions_knows(const char *name)
+{
+    return json_tables_name(fields, unsupported, name) || json_generation_knows(name);
+}
+
 // --- log probabilities: four lists
 
 enum { TOKENS, TOKEN_LOGPROBS, TOP_LOGPROBS, TEXT_OFFSET };
@@ -234,6 +239,7 @@ const struct http_api http_completions = {
     .object = "text_completion",
     .chunk_object = "text_completion",
     .read = completions_read,
+    .knows = completions_knows,
     .add_logprobs = completions_add_logprobs,
     .echo_begin = completions_echo_begin,
     .add_prompt_logprobs = openai_add_prompt_logprobs,

@@ -75,9 +75,15 @@ static enum status read_goal(const struct values *v, Forepack__V1__CompressReque
     return STATUS_OK;
 }
 
+static const struct json_unsupported unsupported[] = {{"stream", "false", NULL}, {0}};
+
+static bool compress_knows(const char *name)
+{
+    return json_tables_name(fields, unsupported, name) || strcmp(name, "model") == 0;
+}
+
 static enum status compress_read(const json_t *body, struct http_input *in, struct answer *a)
 {
-    static const struct json_unsupported unsupported[] = {{"stream", "false", NULL}, {0}};
     Forepack__V1__CompressRequest m = FOREPACK__V1__COMPRESS_REQUEST__INIT;
     struct values v = {.prompt = NULL};
     TRY(json_unsupported_check(body, unsupported));
@@ -185,7 +191,10 @@ static void compress_answer(struct http_exchange *x, struct answer *a, const str
 
 void http_compress_post(struct http_exchange *x)
 {
-    static const struct http_score_api api = {
-        .method = "compress", .as_sent = true, .read = compress_read, .answer = compress_answer};
+    static const struct http_score_api api = {.method = "compress",
+                                              .as_sent = true,
+                                              .read = compress_read,
+                                              .knows = compress_knows,
+                                              .answer = compress_answer};
     http_score_start(x, &api);
 }

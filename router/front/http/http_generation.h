@@ -15,6 +15,7 @@
 #include "router/front/http/http_call.h"
 #include "router/front/http/http_input.h"
 #include "router/front/http/http_intake.h"
+#include "router/front/http/json_body.h"
 
 struct http_generation;
 struct http_streams;
@@ -47,6 +48,7 @@ struct http_api {
     const char *chunk_object; // member "object" of an event; NULL: events have none
     enum context_words context_words;
     enum status (*read)(const json_t *body, struct http_input *in);
+    json_knows_fn *knows; // returns true for the fields that `read` reads, refuses or ignores on purpose
     // Appends the chunk's log-probabilities to `lists`; with echo_logprobs, first the prompt's log-probabilities.
     // NULL: the API has no log-probabilities.
     void (*add_logprobs)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,

@@ -180,7 +180,7 @@ static enum status body_read(struct http_generation *g, const struct http_messag
     TRY(http_message_parse(message, body_p));
     TRY(g->api->read(*body_p, in));
     TRY(json_generation_finish(&in->fields));
-    json_unknown_log(g->api->method, *body_p);
+    json_unknown_log(g->api->method, g->api->knows, *body_p);
     TRY(calls_read(g->client.front, in));
     in->grammar_known = wire_grammar_known(g->client.front, &in->fields.message);
     return STATUS_OK;

@@ -90,6 +90,11 @@ static enum status read_variables(const struct values *v, struct http_input *in)
     return STATUS_OK;
 }
 
+bool http_messages_knows(const char *name)
+{
+    return json_tables_name(fields, NULL, name);
+}
+
 enum status http_messages_read(const json_t *body, struct http_input *in, struct http_prompt *prompt)
 {
     struct values v = {.add_generation_prompt = true};

@@ -9,3 +9,6 @@
 // Reads prompt->conversation, which borrows from the body. Replaces the role "developer" by "system" in the body.
 // Returns INVALID or UNSUPPORTED on failure; status_message() names the field or the message.
 enum status http_messages_read(const json_t *body, struct http_input *in, struct http_prompt *prompt);
+
+// Returns true if http_messages_read() reads the field.
+bool http_messages_knows(const char *name);

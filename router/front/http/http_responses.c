@@ -38,6 +38,11 @@ static enum status responses_read(const json_t *body, struct http_input *in)
     return STATUS_OK;
 }
 
+static bool responses_field_known(const char *name)
+{
+    return responses_knows(name) || http_chat.knows(name);
+}
+
 static struct responses_answer *answer_of(struct http_generation *g)
 {
     struct response *r = g->data.value;
@@ -128,6 +133,7 @@ const struct http_api http_responses = {
     .method = "responses",
     .id_prefix = "resp",
     .read = responses_read,
+    .knows = responses_field_known,
     .add_logprobs = responses_add_logprobs,
     .content_logprobs = true,
     .headers = responses_headers,

@@ -9,6 +9,7 @@
 #include "router/front/grpc/wire_request.h"
 #include "router/front/http/http_messages.h"
 #include "router/front/http/http_prompt.h"
+#include "router/front/http/json_unknown.h"
 #include "router/front/request/compress_job.h"
 #include "router/front/request/request_trace.h"
 
@@ -76,17 +77,24 @@ struct values {
     const json_t *messages;
 };
 
+static const struct json_field fields[] = {
+    {.name = "prompt", .type = JSON_FIELD_ANY, .offset = offsetof(struct values, prompt)},
+    {.name = "messages", .type = JSON_FIELD_LIST, .offset = offsetof(struct values, messages)},
+    {0},
+};
+
+static const struct json_unsupported unsupported[] = {{"text_1", NULL, "give the prompt to score"},
+                                                      {"text_2", NULL, "give the prompt to score"},
+                                                      {"stream", "false", NULL},
+                                                      {0}};
+
+static bool score_knows(const char *name)
+{
+    return json_tables_name(fields, unsupported, name) || json_generation_knows(name) || http_messages_knows(name);
+}
+
 static enum status read_prompt(const json_t *body, struct http_input *in)
 {
-    static const struct json_field fields[] = {
-        {.name = "prompt", .type = JSON_FIELD_ANY, .offset = offsetof(struct values, prompt)},
-        {.name = "messages", .type = JSON_FIELD_LIST, .offset = offsetof(struct values, messages)},
-        {0},
-    };
-    static const struct json_unsupported unsupported[] = {{"text_1", NULL, "give the prompt to score"},
-                                                          {"text_2", NULL, "give the prompt to score"},
-                                                          {"stream", "false", NULL},
-                                                          {0}};
     struct values v = {0};
     TRY(json_unsupported_check(body, unsupported));
     TRY(json_generation_read(body, &in->fields));
@@ -99,15 +107,15 @@ static enum status read_prompt(const json_t *body, struct http_input *in)
 static enum status read_request(const json_t *body, struct http_input *in, struct answer *a)
 {
     const struct client *client = a->client;
-    const Forepack__V1__GenerateRequest *fields = &in->fields.message;
+    const Forepack__V1__GenerateRequest *common = &in->fields.message;
     TRY(read_prompt(body, in));
-    TRY(client_check(client, fields->tenant, fields->priority));
+    TRY(client_check(client, common->tenant, common->priority));
     Forepack__V1__ScoreRequest m = FOREPACK__V1__SCORE_REQUEST__INIT;
-    m.model = fields->model;
-    m.tenant = fields->tenant;
-    m.cache_salt = fields->cache_salt;
-    m.priority = fields->priority;
-    m.ttft_deadline_ms = fields->ttft_deadline_ms;
+    m.model = common->model;
+    m.tenant = common->tenant;
+    m.cache_salt = common->cache_salt;
+    m.priority = common->priority;
+    m.ttft_deadline_ms = common->ttft_deadline_ms;
     m.prefill = &in->fields.prefill_options;
     m.text = (ProtobufCBinaryData){in->prompts->text_bytes, (uint8_t *)in->prompts->text};
     m.token_ids = in->prompts->ids;
@@ -141,6 +149,7 @@ static void score_read(const struct http_message *message)
     const struct http_score_api *api = ((struct score *)parsed->client)->api;
     enum status status = api->as_sent ? http_message_parse_as_sent(message, &body) : http_message_parse(message, &body);
     if (status == STATUS_OK) status = api->read(body, &in, a);
+    if (status == STATUS_OK) json_unknown_log(api->method, api->knows, body);
     if (status == STATUS_OK) status = answers_reserve(a, &in.retry_us);
     http_input_fini(&in);
     json_decref(body);
@@ -172,6 +181,7 @@ void http_score_start(struct http_exchange *x, const struct http_score_api *api)
 
 void http_score_post(struct http_exchange *x)
 {
-    static const struct http_score_api api = {.method = "score", .read = read_request, .answer = score_answer};
+    static const struct http_score_api api = {
+        .method = "score", .read = read_request, .knows = score_knows, .answer = score_answer};
     http_score_start(x, &api);
 }

@@ -12,6 +12,7 @@ struct http_score_api {
     bool as_sent;       // images of the body are not replaced by the router's text for them
     // Reads the body into the answer's request. May set `a->data` to a compression. Any thread.
     enum status (*read)(const json_t *body, struct http_input *in, struct answer *a);
+    json_knows_fn *knows; // as in struct http_api
     // Answers a request that has its score. Core's thread.
     void (*answer)(struct http_exchange *x, struct answer *a, const struct request *r);
 };

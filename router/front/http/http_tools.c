@@ -110,6 +110,11 @@ static enum status read_choice(const json_t *choice, struct http_input *in)
     return in->required_tool ? STATUS_OK : refuse_choice();
 }
 
+bool http_tools_knows(const char *name)
+{
+    return json_tables_name(fields, NULL, name);
+}
+
 enum status http_tools_read(const json_t *body, struct http_input *in)
 {
     struct values v = {.parallel_tool_calls = true};

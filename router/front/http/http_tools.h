@@ -7,3 +7,6 @@
 
 // Reads tools, tool_choice and parallel_tool_calls.
 enum status http_tools_read(const json_t *body, struct http_input *in);
+
+// Returns true if http_tools_read() reads the field.
+bool http_tools_knows(const char *name);

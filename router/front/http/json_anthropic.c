@@ -59,6 +59,14 @@ static const struct json_field fields[] = {
     {0},
 };
 
+// Hints, without effect here.
+static const char *const hints[] = {"cache_control", "inference_geo", "speed", NULL};
+
+bool anthropic_knows(const char *name)
+{
+    return json_tables_name(fields, unsupported, name) || json_list_has(own_fields, name) || json_list_has(hints, name);
+}
+
 static const char *const text_blocks[] = {"text", NULL};
 
 static const char *type_of(const json_t *block)

@@ -20,3 +20,6 @@ struct anthropic_options {
 // Translates a body of /v1/messages to a body of /v1/chat/completions. The caller owns *chat_p. Returns INVALID or
 // UNSUPPORTED on failure; status_message() names the field.
 enum status anthropic_to_chat(const json_t *body, const struct anthropic_options *options, json_t **chat_p);
+
+// Returns true if the API has its own field of this name, in addition to those of a chat.
+bool anthropic_knows(const char *name);

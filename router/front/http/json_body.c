@@ -120,6 +120,22 @@ enum status json_fields_read(const json_t *object, const struct json_field *fiel
     return STATUS_OK;
 }
 
+bool json_tables_name(const struct json_field *fields, const struct json_unsupported *unsupported, const char *name)
+{
+    for (const struct json_field *f = fields; f && f->name; f++)
+        if (strcmp(f->name, name) == 0) return true;
+    for (const struct json_unsupported *row = unsupported; row && row->name; row++)
+        if (strcmp(row->name, name) == 0) return true;
+    return false;
+}
+
+bool json_list_has(const char *const *names, const char *name)
+{
+    while (*names && strcmp(*names, name) != 0)
+        names++;
+    return *names != NULL;
+}
+
 static bool equals(const json_t *value, const char *json)
 {
     json_t *other = json ? json_loads(json, JSON_DECODE_ANY, NULL) : NULL;

@@ -40,3 +40,12 @@ struct json_unsupported {
     const char *remedy;   // advice in the error message; NULL: "leave it out"
 };
 enum status json_unsupported_check(const json_t *object, const struct json_unsupported *table);
+
+// Returns true if the reader of a body reads, refuses or ignores the field `name` on purpose (json_unknown.h).
+typedef bool json_knows_fn(const char *name);
+
+// Returns true if one of the tables has a row for the name. Each table may be NULL.
+bool json_tables_name(const struct json_field *fields, const struct json_unsupported *unsupported, const char *name);
+
+// Returns true if the list [NULL-terminated] has the name.
+bool json_list_has(const char *const *names, const char *name);

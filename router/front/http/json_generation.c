@@ -15,7 +15,7 @@ struct values {
     const char *model, *tenant, *cache_salt, *user, *prefill, *drafts;
     bool stream, include_usage, continuous_usage, return_kept, return_token_ids, explain;
     int64_t n, best_of, priority, ttft_deadline_ms;
-    const json_t *stream_options, *stop, *stop_token_ids, *logit_bias, *pinned;
+    const json_t *stream_options, *stop, *stop_token_ids, *max_completion_tokens, *logit_bias, *pinned;
 };
 
 #define FIELD(name_, type_, ...)                                                                                       \
@@ -31,6 +31,7 @@ static const struct json_field fields[] = {
     FIELD(best_of, INT, .min = 1, .max = JSON_CHOICES_MAX),
     FIELD(stop, ANY),
     FIELD(stop_token_ids, ANY),
+    FIELD(max_completion_tokens, ANY),
     FIELD(logit_bias, ANY),
     FIELD(user, NAME),
     FIELD(tenant, NAME),
@@ -62,6 +63,24 @@ static const struct json_unsupported unsupported[] = {
     {0},
 };
 // clang-format on
+
+// Hints and data for services that do not exist here, without effect.
+static const char *const ignored[] = {
+    "metadata", "prediction", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier",
+    "store",    NULL};
+
+static bool among(const struct generation_field *rows, const char *name)
+{
+    while (rows->name && strcmp(rows->name, name) != 0)
+        rows++;
+    return rows->name != NULL;
+}
+
+bool json_generation_knows(const char *name)
+{
+    return json_tables_name(fields, unsupported, name) || json_list_has(ignored, name) ||
+           among(sampling_fields, name) || among(prefill_fields, name) || grammar_json_knows(name);
+}
 
 static bool given(const json_t *value)
 {
@@ -129,7 +148,7 @@ static void read_top_p_zero(struct json_generation *g)
     g->sampling_given |= generation_field_bit(sampling_fields, "top_k");
 }
 
-static enum status read_sampling(const json_t *body, struct json_generation *g)
+static enum status read_sampling(const json_t *body, const struct values *v, struct json_generation *g)
 {
     sampling_defaults(&g->sampling);
     g->sampling.temperature = 1;
@@ -142,8 +161,8 @@ static enum status read_sampling(const json_t *body, struct json_generation *g)
     if (g->sampling.top_k == -1) g->sampling.top_k = 0; // "all", as in vLLM
     TRY(check_temperature(g->sampling.temperature));
     read_top_p_zero(g);
-    const json_t *newer = json_object_get(body, "max_completion_tokens");
-    if (!given(newer)) return STATUS_OK;
+    const json_t *newer = v->max_completion_tokens;
+    if (!newer) return STATUS_OK;
     g->sampling.no_output = false;
     return read_as(sampling_field("max_tokens"), "max_completion_tokens", newer, g);
 }
@@ -278,7 +297,7 @@ enum status json_generation_read(const json_t *body, struct json_generation *g)
     TRY(json_unsupported_check(body, unsupported));
     TRY(read_values(body, &v));
     set_values(&v, g);
-    TRY(read_sampling(body, g));
+    TRY(read_sampling(body, &v, g));
     if (v.stop) TRY(read_stop(v.stop, g));
     if (v.logit_bias) TRY(read_logit_bias(v.logit_bias, g));
     TRY(grammar_from_json(body, &g->sampling.grammar));

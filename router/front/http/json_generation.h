@@ -39,3 +39,6 @@ void json_generation_set_prompt_logprobs(struct json_generation *g, int n);
 // Checks the ranges of the values and completes the message.
 enum status json_generation_finish(struct json_generation *g);
 void json_generation_fini(struct json_generation *g);
+
+// Returns true if these functions read, refuse or ignore the field on purpose.
+bool json_generation_knows(const char *name);

@@ -140,13 +140,6 @@ static const char *const absent_data[] = {"reasoning.encrypted_content",   "file
                                           "message.input_image.image_url", "computer_call_output.output.image_url",
                                           "code_interpreter_call.outputs", NULL};
 
-static bool is_listed(const char *const *names, const char *name)
-{
-    while (*names && strcmp(*names, name) != 0)
-        names++;
-    return *names != NULL;
-}
-
 static enum status include_read(const json_t *include, bool *logprobs_p)
 {
     size_t i;
@@ -156,7 +149,7 @@ static enum status include_read(const json_t *include, bool *logprobs_p)
         const char *name = json_string_value(item);
         if (name && strcmp(name, logprobs_name) == 0)
             *logprobs_p = true;
-        else if (!name || !is_listed(absent_data, name))
+        else if (!name || !json_list_has(absent_data, name))
             return status_fail(STATUS_UNSUPPORTED,
                                "include[%zu]: not supported: must be %s, or data that no answer here has: "
                                "reasoning.encrypted_content, and inputs and results of OpenAI's own tools",
@@ -173,6 +166,11 @@ static enum status logprobs_read(const struct values *v, json_t *chat)
     json_object_set_new(chat, "logprobs", json_true());
     json_object_set_new(chat, "top_logprobs", json_integer(v->top_logprobs));
     return STATUS_OK;
+}
+
+bool responses_knows(const char *name)
+{
+    return json_tables_name(fields, unsupported, name) || json_list_has(own_fields, name);
 }
 
 // --- the body of the chat

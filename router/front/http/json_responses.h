@@ -26,6 +26,9 @@ enum { RESPONSES_REPEATED_JSON_MAX = 256 << 10 };
 // whatever the status. Returns INVALID or UNSUPPORTED on failure; status_message() names the field.
 enum status responses_to_chat(const json_t *body, bool system_turns, struct responses_tools *tools, json_t **chat_p);
 
+// Returns true if the API has its own field of this name, in addition to those of a chat.
+bool responses_knows(const char *name);
+
 // Returns the request's fields that a response repeats, as members of a JSON object, each with a leading comma. The
 // body has been translated. The caller frees the text.
 char *responses_echo(const json_t *body);

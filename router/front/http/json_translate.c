@@ -4,15 +4,8 @@
 #include <string.h>
 
 #include "lib/base/status.h"
+#include "router/front/http/json_body.h"
 #include "router/front/http/json_images.h"
-
-static bool listed(const char *const *names, const char *name)
-{
-    for (; *names; names++) {
-        if (strcmp(*names, name) == 0) return true;
-    }
-    return false;
-}
 
 json_t *json_copy_without(const json_t *object, const char *const *without)
 {
@@ -20,7 +13,7 @@ json_t *json_copy_without(const json_t *object, const char *const *without)
     const char *key;
     json_object_foreach((json_t *)object, key, value)
     {
-        if (!listed(without, key)) json_object_set(copy, key, value);
+        if (!json_list_has(without, key)) json_object_set(copy, key, value);
     }
     return copy;
 }
@@ -31,7 +24,7 @@ static enum status block_add(json_t *parts, const json_t *block, const char *con
     const char *type = json_string_value(json_object_get(block, "type"));
     json_t *text = json_object_get(block, "text");
     if (!type) return status_fail(STATUS_INVALID, "%s[%zu]: must be an object with a type", where, index);
-    if (!listed(types, type)) {
+    if (!json_list_has(types, type)) {
         return status_fail(STATUS_UNSUPPORTED, "%s[%zu]: type %.64s is not supported: send text%s", where, index, type,
                            json_image_remedy(type));
     }

@@ -3,8 +3,9 @@
 // Any thread.
 #pragma once
 
-#include <jansson.h>
+#include "router/front/http/json_body.h"
 
-// Logs each unknown field once in the life of the process, as the event field_ignored. Only names of at most 40 letters
-// and underscores are logged, and at most 64 names: any client can send any name. Values are not logged.
-void json_unknown_log(const char *api, const json_t *body);
+// Logs each field of a body that `knows` does not know, once in the life of the process, as the event field_ignored.
+// Only names of at most 40 letters and underscores are logged, and at most 64 names: any client can send any name.
+// Values are not logged.
+void json_unknown_log(const char *api, json_knows_fn *knows, const json_t *body);

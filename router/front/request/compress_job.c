@@ -63,7 +63,7 @@ void compress_finish(struct answer *a, const struct request *r, compress_send_fn
     c->decided_by = decided_by(c, r);
     request_limit_format(r, c->limit);
     job->front = a->client->front;
-    // A quality's keep rate is calibrated for prompts that keep their pinned tokens beyond it.
+    // A quality's keep rate is calibrated for prompts that keep pinned tokens in addition.
     job->goal = (struct compress_goal){.keep_rate = r->keep_rate, .beyond = r->rate_reason == RATE_QUALITY};
     if (r->importance) job->importance = mem_copy(r->importance, (size_t)r->spec.n_tokens * sizeof *r->importance);
     job->tenant = mem_string(r->spec.tenant ? r->spec.tenant : "");

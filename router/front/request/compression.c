@@ -278,9 +278,9 @@ void compression_apply(const struct front *front, struct compression *c, const f
         keep_all(c);
         return;
     }
-    // The texts are tokenised again, because a cut changes the tokens next to it. If they have too many tokens, the
-    // excess is subtracted, each time twice as often, and the choice is repeated. The last attempt keeps nothing beyond
-    // what is always kept.
+    // The kept texts are tokenised again, because a cut changes the tokens next to it. If they have too many tokens,
+    // `allowed` is reduced by the excess, in later attempts by twice, four times, ... the excess, and the choice is
+    // repeated. The last attempt keeps only what is always kept.
     struct compress_choice *choice = compress_choice_create(c, importance);
     const int budget = compress_choice_budget(choice, goal);
     int allowed = budget;
