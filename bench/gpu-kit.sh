@@ -11,7 +11,7 @@
 #   --jobs N              parallel compile jobs (default: the number of cores)
 set -euo pipefail
 root=$(cd "$(dirname "$0")/.." && pwd)
-size_limit_kib=$((48 * 1024))
+size_limit_kib=$((60 * 1024))
 
 out='' build=$root/build/kit architectures=90a-real jobs=$(nproc)
 while [ $# -gt 0 ]; do

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 
 #include "lib/base/mem.h"
+#include "lib/text/config_eos.h"
 #include "lib/text/config_reader.h"
 #include "lib/text/family.h"
 #include "lib/text/json_file.h"
@@ -243,6 +244,15 @@ static enum status read_generation_config(const char *path, struct model_config 
 
 // ---- public ----
 
+static enum status add_tokenizer_eos(const char *dir, struct model_config *c)
+{
+    int64_t id;
+    TRY(tokenizer_eos_find(dir, &id));
+    if (id < 0 || id >= c->vocab_size || model_config_is_eos(c, (int32_t)id)) return STATUS_OK;
+    if (c->n_eos < MODEL_MAX_EOS) c->eos_id[c->n_eos++] = (int)id;
+    return STATUS_OK;
+}
+
 enum status model_config_read(const char *dir, struct model_config *config)
 {
     struct model_config c;
@@ -254,7 +264,7 @@ enum status model_config_read(const char *dir, struct model_config *config)
     enum status status = read_config(path, &c);
     if (status == STATUS_OK && !is_file) status = read_generation_config(generation_path, &c);
     c.n_file_eos = c.n_eos;
-    if (status == STATUS_OK && !is_file) status = model_config_add_tokenizer_eos(dir, &c);
+    if (status == STATUS_OK && !is_file) status = add_tokenizer_eos(dir, &c);
     if (status == STATUS_OK) *config = c;
     free(path);
     free(generation_path);

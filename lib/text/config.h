@@ -59,9 +59,6 @@ struct model_config {
 // with the file, the key and the allowed values.
 enum status model_config_read(const char *dir, struct model_config *config);
 
-// Adds the eos_token of tokenizer_config.json, which may be absent. model_config_read() calls it.
-enum status model_config_add_tokenizer_eos(const char *dir, struct model_config *config);
-
 // Returns the text that an error message adds after the value of max_context. The text names sliding_window if that key
 // limits the context, else it is "".
 const char *model_config_context_note(const struct model_config *config);

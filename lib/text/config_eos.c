@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the id of the eos_token of tokenizer_config.json. The router has a tokenizer, but worker groups do not.
+#include "lib/text/config_eos.h"
+
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/base/mem.h"
-#include "lib/text/config.h"
 #include "lib/text/json_file.h"
 
 #define TOKENIZER_BYTES_MAX ((size_t)256 << 20)
@@ -61,18 +62,16 @@ static enum status find_token(const char *dir, const json_t *config, const char 
     return STATUS_OK;
 }
 
-enum status model_config_add_tokenizer_eos(const char *dir, struct model_config *c)
+enum status tokenizer_eos_find(const char *dir, int64_t *id_p)
 {
     char *path = mem_format("%s/tokenizer_config.json", dir);
     json_t *config = NULL;
-    int64_t id = -1;
+    *id_p = -1;
     enum status status = json_file_read_reals(path, JSON_CONFIG_BYTES_MAX, &config);
     const char *content = token_content(json_object_get(config, "eos_token"));
     if (status == STATUS_NOT_FOUND) status = STATUS_OK;
-    if (status == STATUS_OK && content && *content) status = find_token(dir, config, content, &id);
+    if (status == STATUS_OK && content && *content) status = find_token(dir, config, content, id_p);
     json_decref(config);
     free(path);
-    if (status != STATUS_OK || id < 0 || id >= c->vocab_size || model_config_is_eos(c, (int32_t)id)) return status;
-    if (c->n_eos < MODEL_MAX_EOS) c->eos_id[c->n_eos++] = (int)id;
-    return STATUS_OK;
+    return status;
 }
