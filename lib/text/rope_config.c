@@ -263,15 +263,16 @@ static double yarn_pair(const struct rope_config *rope, double turns)
     return rope->dims * log(rope->original_context / (turns * 2 * M_PI)) / (2 * log(rope->theta));
 }
 
-// Divides the frequencies of slow pairs by `factor`, keeps those of fast pairs, and joins them by a linear ramp.
-static double yarn_frequency(const struct rope_config *rope, int pair, double frequency)
+// Divides the frequencies of slow pairs by `factor`, keeps those of fast pairs, and joins them by a linear ramp. Each
+// step is rounded to f32 as in transformers: at high positions one unit in the last place changes an angle visibly.
+static float yarn_frequency(const struct rope_config *rope, int pair, float power)
 {
     double low = yarn_pair(rope, rope->beta_fast), high = yarn_pair(rope, rope->beta_slow);
     if (rope->truncate) low = floor(low), high = ceil(high);
     low = fmax(low, 0), high = fmin(high, rope->dims - 1);
     if (low == high) high += 0.001; // as in transformers
-    const double slow = fmin(fmax((pair - low) / (high - low), 0), 1);
-    return frequency / rope->factor * slow + frequency * (1 - slow);
+    const float ramp = fminf(fmaxf(((float)pair - (float)low) / (float)(high - low), 0), 1), fast = 1 - ramp;
+    return 1 / ((float)rope->factor * power) * (1 - fast) + 1 / power * fast;
 }
 
 void rope_config_frequencies(const struct rope_config *rope, bool longer, float *inv_freq)
@@ -284,7 +285,7 @@ void rope_config_frequencies(const struct rope_config *rope, bool longer, float 
         case ROPE_DYNAMIC: inv_freq[i] = frequency; break;
         case ROPE_LINEAR: inv_freq[i] = frequency / (float)rope->factor; break;
         case ROPE_LLAMA3: inv_freq[i] = (float)llama3_frequency(rope, frequency); break;
-        case ROPE_YARN: inv_freq[i] = (float)yarn_frequency(rope, i, frequency); break;
+        case ROPE_YARN: inv_freq[i] = yarn_frequency(rope, i, power); break;
         case ROPE_LONGROPE: inv_freq[i] = 1 / (factors[i] * power); break;
         }
     }
