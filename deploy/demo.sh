@@ -261,10 +261,10 @@ done
 print_schema_answer() {
     local schema='{"type": "object", "properties": {"code": {"type": "integer", "minimum": 0, "maximum": 9999}},
         "required": ["code"], "additionalProperties": false}' text
-    jq -rj .prompt <(head -n 1 "$work/documents") >"$work/prompt"
-    if text=$("$bin/forepack" generate --server "$server" --prompt-file "$work/prompt" --max-tokens 64 --guided-json "$schema" \
-        2>"$work/refused"); then
-        printf '\nThe first question again, with an answer that must match a JSON schema:\n%s\n' "$(jq -c . <<<"$text")"
+    jq -rjs '[.[] | select(.task == "needle")][0].prompt' "$pair/prompts.jsonl" >"$work/prompt"
+    if text=$("$bin/forepack" generate --server "$server" --prompt-file "$work/prompt" --max-tokens 64 --prefill off \
+        --guided-json "$schema" 2>"$work/refused"); then
+        printf '\nThe question of the first turn, all tokens kept, with an answer that must match a JSON schema:\n%s\n' "$(jq -c . <<<"$text")"
     elif grep -q 'llguidance is not installed' "$work/refused"; then
         printf '\nNo answer that matches a JSON schema: llguidance is not installed (deploy/llguidance.sh installs it).\n'
     else

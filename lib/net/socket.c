@@ -274,9 +274,10 @@ static void report_queue(struct msghdr *m, bool empty)
     memcpy(CMSG_DATA(report), &(int){!empty}, sizeof(int));
 }
 
-// Receives few bytes into the first part.
+// Receives few bytes into the first part. C-core asks without parts when it has filled those that it offered.
 static ssize_t receive_few(struct net_socket *s, struct msghdr *m, int flags)
 {
+    if (m->msg_iovlen == 0) return net_libc_recvmsg(s->fd, m, flags);
     struct iovec part = m->msg_iov[0];
     struct msghdr few = *m;
     if (part.iov_len > TURN_BYTES_MAX) part.iov_len = TURN_BYTES_MAX;

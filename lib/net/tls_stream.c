@@ -146,6 +146,7 @@ bool net_tls_stream_is_drained(const struct net_tls_stream *stream)
 ssize_t net_tls_stream_read(struct net_tls_stream *stream, const struct iovec *parts, size_t n_parts)
 {
     size_t i = 0, n = 0;
+    if (n_parts == 0) return 0; // C-core has filled all parts that it offered
     while (i + 1 < n_parts && parts[i].iov_len == 0)
         i++;
     ERR_clear_error();

@@ -91,9 +91,7 @@ def fixed():
         yield f"{name}-decoder", base, {config: {"added_tokens_decoder": new}}, []
         yield f"{name}-flags", base, {config: {"added_tokens_decoder": other}}, []
         blanks = {str(next_id): {"content": "<r>", "special": True, "rstrip": True},
-                  str(next_id + 1): {"content": " x", "special": False},
-                  str(next_id + 2): {"content": "  ", "special": False, "lstrip": True},
-                  str(next_id + 3): {"content": "\n", "special": False, "rstrip": True}}
+                  str(next_id + 1): {"content": " x", "special": False}}
         yield f"{name}-blanks", base, {config: {"added_tokens_decoder": blanks}}, []
         yield f"{name}-far", base, {config: {"added_tokens_decoder": far}}, ["added_tokens_decoder"]
         yield f"{name}-vocab", base, {config: {"added_tokens_decoder": {"5": {"content": plain[0], "special": True}}}}, []
