@@ -40,6 +40,16 @@ static uint64_t hash_family(uint64_t state, const struct model_config *c)
     return state;
 }
 
+// Adds how the codes of integer checkpoints are read. Packed weights depend on it, and the files need not show it.
+static uint64_t hash_stored(uint64_t state, const struct model_config *c)
+{
+    if (c->stored == STORED_PLAIN || c->stored == STORED_FP8) return state;
+    char *text = mem_format("stored %d %d %d", c->stored, c->has_zeros, c->zero_added);
+    state = fnv1a(state, text, strlen(text));
+    free(text);
+    return state;
+}
+
 static uint64_t hash_config(uint64_t state, const struct model_config *c)
 {
     const struct rope_config *r = &c->rope;
@@ -54,7 +64,7 @@ static uint64_t hash_config(uint64_t state, const struct model_config *c)
     free(text);
     state = fnv1a(state, c->eos_id, (size_t)c->n_file_eos * sizeof c->eos_id[0]);
     if (c->has_still_layers) state = fnv1a(state, c->still_layers, (size_t)c->n_layers);
-    return hash_family(hash_rope(state, r, c->head_size), c);
+    return hash_stored(hash_family(hash_rope(state, r, c->head_size), c), c);
 }
 
 // Samples of a tensor, from its first to its last byte: `n` pieces of `bytes` bytes, `stride` bytes apart.

@@ -126,6 +126,10 @@ static enum status check_tensors(const struct int4_tensors *t, const struct mode
         const int64_t words = n / INT4_WORD;
         TRY(check_words(t->zeros, by_group ? groups : words, by_group ? words : groups, name, zeros));
     }
+    if (c->reordered && !t->groups)
+        return status_fail(STATUS_UNSUPPORTED,
+                           "%s: tensor %s: desc_act is true, but there is no g_idx next to it, the group of each input",
+                           t->codes->file, name);
     if (!values) return STATUS_OK;
     if (t->groups) TRY(check_groups(t->groups, k));
     return check_scale_values(t->scales, *scale_dtype_p);

@@ -140,7 +140,9 @@ static enum status find_scales(struct loader *in, const struct safetensors_tenso
 static enum status find_int4(struct loader *in, const struct int4_tensors *t, int64_t rows, int64_t columns,
                              struct matrix_view *view)
 {
-    const struct safetensors_tensor *const all[] = {t->codes, t->scales, t->zeros, t->groups, t->shape};
+    // Zeros that the config does not announce stay unused, and are refused as such.
+    const struct safetensors_tensor *zeros = in->m->config.has_zeros ? t->zeros : NULL;
+    const struct safetensors_tensor *const all[] = {t->codes, t->scales, zeros, t->groups, t->shape};
     const bool values = !in->list && !in->m->backend->ops->capabilities.reads_no_weights;
     TRY(int4_tensors_view(t, &in->m->config, rows, columns, values, view));
     for (int i = 0; i < 5; i++)

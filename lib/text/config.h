@@ -43,6 +43,7 @@ struct model_config {
     int fp8_block;   // rows and columns of a block with a scale; 0: scales per output or matrix
     bool has_zeros;  // codes of 4 bits have stored zeros; else all zeros are 8
     bool zero_added; // GPTQ of the first format stores zero - 1
+    bool reordered;  // inputs may be in another order: the checkpoint must show the group of each
     struct rope_config rope;
     bool has_still_layers;
     uint8_t still_layers[MODEL_MAX_LAYERS]; // [n_layers] SmolLM3: 1 for layers without RoPE

@@ -180,6 +180,7 @@ static void read_gptq(struct config_reader *r, struct model_config *c)
     if (config_read_bool(r, "is_marlin_format", false))
         config_reader_fail(r, STATUS_UNSUPPORTED, "is_marlin_format", "is true: this program reads gptq and gptq_v2");
     c->zero_added = !second;
+    c->reordered = config_read_bool(r, "desc_act", false);
     check_gptq_modules(r);
 }
 
