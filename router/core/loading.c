@@ -75,7 +75,11 @@ enum status core_loading(struct core *c, const struct node_loading *report, void
 
 void core_loading_end(struct core *c, struct loading_node *node, const char *reason)
 {
-    gone_log(node, reason);
+    if (node->report.percent < 100)
+        gone_log(node, reason);
+    else // it attaches next, by another stream
+        log_event(LOG_INFO, "node_loaded", LOG_FIELD("node", node->report.node_id),
+                  LOG_FIELD("role", role_name(node->report.role)));
     loading_remove(c, node);
 }
 
