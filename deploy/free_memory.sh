@@ -12,7 +12,7 @@ apply_limit() { # apply_limit FOLDER LIMIT-FILE USAGE-FILE: the files of one gro
     [ -r "$1/$2" ] && [ -r "$1/$3" ] || return 0
     limit=$(<"$1/$2")
     [[ $limit =~ ^[0-9]+$ ]] || return 0 # "max"
-    cache=$(awk '$1 ~ /^(total_)?inactive_file$/ {n = $2} END {print n + 0}' "$1/memory.stat")
+    cache=$(awk '$1 ~ /^(total_)?inactive_file$/ {n = $2} END {printf "%.0f", n}' "$1/memory.stat")
     left=$(((limit - $(<"$1/$3") + cache) >> 20))
     if [ $left -lt "$least" ]; then least=$left; fi
 }
