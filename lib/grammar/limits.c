@@ -54,7 +54,7 @@ struct costs {
     size_t parts;     // parts of regular expressions that may be empty, or more
     size_t operators; // operators and groups of regular expressions
     size_t bytes;     // bytes of regular expressions, rules and text that is not JSON
-    size_t values;    // bytes of the values of "enum" and "const"
+    size_t values;    // bytes of the values of "enum" and "const"; not counted on above VALUE_BYTES_MAX
     uint64_t units;   // work for the objects of schemas, see UNITS_MAX
     char *endless;    // reference to a schema that no finite answer matches; owned; NULL: there is none
 };
@@ -113,18 +113,41 @@ static void value_add_units(const json_t *value, struct costs *costs)
     json_array_foreach(value, i, member) value_add_units(member, costs);
 }
 
-// A property with the name "enum" or "const" is charged as well, which adds little.
-static void values_add_costs(const char *name, const json_t *value, struct costs *costs)
+// Adds bytes of values. Returns -1, which ends the dump, if the values have too many.
+static int values_add_bytes(const char *bytes, size_t n, void *costs)
+{
+    (void)bytes;
+    struct costs *c = costs;
+    c->values += n;
+    return c->values > VALUE_BYTES_MAX ? -1 : 0;
+}
+
+// Adds the value of "const", or the list of "enum", which is no value itself.
+static void values_add_costs(const json_t *values, bool is_list, struct costs *costs)
 {
     size_t i;
     json_t *one;
-    bool is_list = strcmp(name, "enum") == 0 && json_is_array(value), is_const = strcmp(name, "const") == 0;
-    if (is_list || is_const) costs->values += json_dumpb(value, NULL, 0, JSON_COMPACT | JSON_ENCODE_ANY);
-    if (is_const) value_add_units(value, costs);
-    if (is_list) json_array_foreach(value, i, one) value_add_units(one, costs);
+    json_dump_callback(values, values_add_bytes, costs, JSON_COMPACT | JSON_ENCODE_ANY);
+    if (!is_list) value_add_units(values, costs);
+    if (is_list) json_array_foreach(values, i, one) value_add_units(one, costs);
 }
 
-static void schema_add_costs(const json_t *schema, struct costs *costs)
+// What an enclosing member has counted already. Counting it again on every level would take quadratic time.
+enum counted { COUNTED_TEXTS = 1, COUNTED_VALUES = 2 };
+
+// Adds the costs of a member of a schema. Returns what is counted with all it contains. A property that has the name of
+// a keyword is charged as well, which adds little.
+static unsigned member_add_costs(const char *name, const json_t *member, unsigned counted, struct costs *costs)
+{
+    bool texts = strcmp(name, "pattern") == 0 || strcmp(name, "x-guidance") == 0;
+    bool is_list = strcmp(name, "enum") == 0 && json_is_array(member), values = is_list || strcmp(name, "const") == 0;
+    if (texts && !(counted & COUNTED_TEXTS)) strings_add_costs(member, costs);
+    if (strcmp(name, "patternProperties") == 0) names_add_costs(member, costs);
+    if (values && !(counted & COUNTED_VALUES)) values_add_costs(member, is_list, costs);
+    return counted | (texts ? COUNTED_TEXTS : 0) | (values ? COUNTED_VALUES : 0);
+}
+
+static void schema_add_costs(const json_t *schema, unsigned counted, struct costs *costs)
 {
     size_t i;
     const char *name;
@@ -134,22 +157,17 @@ static void schema_add_costs(const json_t *schema, struct costs *costs)
         members_add_costs(schema, costs);
     }
     json_object_foreach((json_t *)schema, name, member)
-    {
-        if (strcmp(name, "pattern") == 0 || strcmp(name, "x-guidance") == 0) strings_add_costs(member, costs);
-        if (strcmp(name, "patternProperties") == 0) names_add_costs(member, costs);
-        values_add_costs(name, member, costs);
-        schema_add_costs(member, costs);
-    }
+        schema_add_costs(member, member_add_costs(name, member, counted, costs), costs);
     json_array_foreach(schema, i, member)
     {
         if (json_is_array(member)) costs->units += UNITS_OBJECT;
-        schema_add_costs(member, costs);
+        schema_add_costs(member, counted, costs);
     }
 }
 
 static void document_add_costs(json_t *root, struct costs *costs)
 {
-    schema_add_costs(root, costs);
+    schema_add_costs(root, 0, costs);
     const char *ref = costs->endless ? NULL : schema_endless_ref(root);
     if (ref) costs->endless = mem_string(ref);
 }
@@ -248,9 +266,8 @@ enum status grammar_limits_set(const struct grammar_spec *spec, struct llg_limit
             "the regular expressions and rules have %zu operators and groups (? * + { | and parentheses): at most %d",
             costs.operators, REGEX_OPERATORS_MAX);
     if (costs.values > VALUE_BYTES_MAX)
-        return status_fail(STATUS_INVALID,
-                           "the values of \"enum\" and \"const\" have %zu bytes of JSON: at most %d are allowed",
-                           costs.values, VALUE_BYTES_MAX);
+        return status_fail(STATUS_INVALID, "the values of \"enum\" and \"const\" have more than %d bytes of JSON",
+                           VALUE_BYTES_MAX);
     if (costs.units > UNITS_MAX)
         return status_fail(
             STATUS_INVALID,
