@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// router/front/node_link: which strings, capacities and times of a Hello the router accepts.
+// router/front/node_link: which strings, capacities and times of a Hello the router accepts, and late messages.
 #include <stdio.h>
 #include <string.h>
 
@@ -79,6 +79,7 @@ static void say_hello(Forepack__Cluster__V1__Hello *hello)
     Forepack__Cluster__V1__NodeMessage m = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
     m.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HELLO;
     m.hello = hello;
+    f.link.ended = false; // every Hello begins a stream
     node_link_handle(&f.link, f.core, &m, NOW_US);
 }
 
@@ -180,6 +181,38 @@ START_TEST(impossible_measured_passes_are_left_out)
 }
 END_TEST
 
+static void report_loading(struct node_link *link)
+{
+    Forepack__Cluster__V1__Loading loading = FOREPACK__CLUSTER__V1__LOADING__INIT;
+    loading.protocol = CLUSTER_PROTOCOL_VERSION;
+    loading.role = FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER;
+    loading.node_id = loading.host = loading.version = "text";
+    loading.instance = loading.ranks = 1;
+    Forepack__Cluster__V1__NodeMessage m = FOREPACK__CLUSTER__V1__NODE_MESSAGE__INIT;
+    m.kind_case = FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_LOADING;
+    m.loading = &loading;
+    node_link_handle(link, f.core, &m, NOW_US);
+}
+
+// The first stream has broken, and a report of it still arrives after the process reports on a second stream.
+START_TEST(a_late_message_of_an_ended_stream_is_ignored)
+{
+    struct node_link second = {.ops = &link_ops, .heartbeat_ms = 1000};
+    report_loading(&f.link);
+    ck_assert_msg(!f.refused, "%s", f.reason);
+    ck_assert_ptr_nonnull(f.link.loading);
+    report_loading(&second);
+    ck_assert(f.finished);
+    ck_assert_ptr_nonnull(second.loading);
+    f.finished = false;
+    report_loading(&f.link);
+    ck_assert(!f.finished);
+    ck_assert_ptr_null(f.link.loading);
+    ck_assert_ptr_nonnull(second.loading);
+    node_link_closed(&second, f.core, NOW_US);
+}
+END_TEST
+
 START_TEST(a_node_may_send_100000_messages_in_5_seconds)
 {
     const int64_t begun_us = 10 * NOW_US;
@@ -199,5 +232,6 @@ SUITE("node_link")
     TEST(a_name_may_have_any_letters);
     EACH(an_absurd_capacity_is_refused_by_name, capacities);
     TEST(impossible_measured_passes_are_left_out);
+    TEST(a_late_message_of_an_ended_stream_is_ignored);
     TEST(a_node_may_send_100000_messages_in_5_seconds);
 }

@@ -18,9 +18,9 @@ typedef Forepack__Cluster__V1__NodeMessage node_message;
 // Limits of the messages of one node. The first message must be Hello or Loading.
 enum {
     HELLO_BYTES_MAX = 64 << 10,
-    HELLO_MEMORY_MAX = 1 << 20,
-    MEMORY_MAX = 40 << 20, // memory of all unpacked messages that the core has not handled yet
-    EVENT_BYTES = 512,     // memory of the event that posts a message
+    HELLO_MEMORY_MAX = 1 << 20, // memory of all unpacked messages up to Hello that the core has not handled yet
+    MEMORY_MAX = 40 << 20,      // memory of all further ones
+    EVENT_BYTES = 512,          // memory of the event that posts a message
 };
 
 // Limit of the bytes that a node has not read: two messages of the largest size.
@@ -109,23 +109,18 @@ static enum status unpack_within(const uint8_t *bytes, size_t size, size_t memor
     return *m_p ? STATUS_OK : STATUS_INVALID;
 }
 
-static enum status hello_unpack(const uint8_t *bytes, size_t size, node_message **m_p, size_t *memory_p)
-{
-    if (size > HELLO_BYTES_MAX)
-        return status_fail(STATUS_INVALID, "the first message has %zu bytes: must be a Hello of at most %d bytes", size,
-                           HELLO_BYTES_MAX);
-    return unpack_within(bytes, size, HELLO_MEMORY_MAX, m_p, memory_p);
-}
-
-// Unpacks a message into the part of MEMORY_MAX that waiting messages leave. Returns UNAVAILABLE if the message does
+// Unpacks a message into the part of the limit that waiting messages leave. Returns UNAVAILABLE if the message does
 // not fit now, and INVALID if it would never fit.
 static enum status attach_unpack(const struct attachment *a, const uint8_t *bytes, size_t size, node_message **m_p,
                                  size_t *memory_p)
 {
-    if (!a->greeted) return hello_unpack(bytes, size, m_p, memory_p);
-    size_t posted = atomic_load(&a->memory), left = posted < MEMORY_MAX ? MEMORY_MAX - posted : 0;
+    if (!a->greeted && size > HELLO_BYTES_MAX)
+        return status_fail(STATUS_INVALID, "the first message has %zu bytes: must be a Hello of at most %d bytes", size,
+                           HELLO_BYTES_MAX);
+    const size_t max = a->greeted ? MEMORY_MAX : HELLO_MEMORY_MAX;
+    size_t posted = atomic_load(&a->memory), left = posted < max ? max - posted : 0;
     if (unpack_within(bytes, size, left, m_p, memory_p) == STATUS_OK) return STATUS_OK;
-    TRY(unpack_within(bytes, size, MEMORY_MAX, m_p, memory_p));
+    TRY(unpack_within(bytes, size, max, m_p, memory_p));
     forepack__cluster__v1__node_message__free_unpacked(*m_p, NULL);
     return status_fail(STATUS_UNAVAILABLE, "the router has not handled %zu MiB of the node's earlier messages yet",
                        posted >> 20);

@@ -250,6 +250,7 @@ static void node_lost(void *link, const char *reason)
     struct node_link *node = link;
     node->node = NULL;
     node->loading = NULL;
+    node->ended = true;
     node->ops->finish(node, reason ? STATUS_UNAVAILABLE : STATUS_OK, reason ? reason : "");
 }
 

@@ -54,6 +54,7 @@ static void node_refuse(struct node_link *link, const char *node_id, Forepack__C
     message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_REFUSED;
     message.refused = &refused;
     link->ops->send(link, &message);
+    link->ended = true;
     link->ops->finish(link, STATUS_OK, "");
 }
 
@@ -411,6 +412,7 @@ static void handle_drafts(struct core *c, struct node_link *link, const Forepack
 
 void node_link_handle(struct node_link *link, struct core *c, const node_message *m, int64_t now_us)
 {
+    if (link->ended) return;
     if (m->kind_case == FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_HELLO) {
         handle_hello(c, link, m->hello, now_us);
         return;

@@ -28,6 +28,7 @@ struct node_link {
     struct core_node *node;       // NULL before Hello is accepted, and after the core has lost the node
     struct loading_node *loading; // the node loads its weights; NULL before its first report and after Hello
     bool greeted;                 // Hello was accepted
+    bool ended;                   // the router has ended the stream and ignores messages that were on their way
 };
 
 // Handles a message of the node.
