@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # One tenant's long answers fill both sequence slots, and more of them wait: another tenant gets its answer
-# meanwhile, and the long answers have the same tokens as alone.
+# meanwhile, and the long answers have the same tokens as alone. Tenants share a prefix cache if the operator wants it, but
+# no entries of requests with a salt.
 . "$(dirname "$0")/lib.sh"
 
 start_up --workers 1 --speculators 0 --max-num-seqs 2
@@ -28,3 +29,19 @@ for i in $(seq $long); do
     equal $tokens "$(jq '.token_ids | length' "$work/a$i")" "tokens of answer $i"
 done
 stop_up
+
+choose_ports
+start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --share-prefix-cache
+start worker "$bin/forepack-worker" --model "$main_model" --router "$node_server"
+wait_until 60 "a ready worker group" ready
+# cached TENANT [SALT]: how many tokens of the same prompt are cached.
+cached() {
+    jq -n --arg tenant "$1" --arg salt "${2:-}" '{prompt: ("A long system prompt. " * 20), max_tokens: 1, tenant: $tenant,
+        cache_salt: $salt}' | curl -sS --json @- "http://127.0.0.1:$http_port/v1/completions" |
+        jq '.usage.prompt_tokens_details.cached_tokens // 0'
+}
+equal 0 "$(cached a)" "cached tokens of a new prompt"
+[ "$(cached b)" -gt 0 ] || fail "tenants do not share the cache"
+equal 0 "$(cached a one)" "cached tokens with a salt"
+[ "$(cached a one)" -gt 0 ] || fail "a tenant does not share its cache with itself"
+equal 0 "$(cached b one)" "cached tokens of the same salt in another tenant"

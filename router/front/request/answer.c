@@ -308,8 +308,8 @@ struct answer *answer_create(struct parsed_message *parsed, int64_t arrived_us)
     return a;
 }
 
-// Sets the tenant of the request: the tenant of the caller's key, or the tenant that the request names. Entries of
-// prefix caches are shared within the tenant and the request's own salt.
+// Sets the tenant of the request: the tenant of the caller's key, or the tenant that the request names. Requests share
+// entries of prefix caches if they have the same tenant and salt. With share_prefix_cache, so do all without a salt.
 static void request_set_tenant(const struct client *client, struct request_spec *spec)
 {
     if (client->principal) {
@@ -317,10 +317,9 @@ static void request_set_tenant(const struct client *client, struct request_spec 
         spec->tenant = mem_string(principal_tenant(client->principal));
         spec->owner = owner_of(client);
     }
-    bool separate = spec->tenant && !client->front->share_prefix_cache;
-    if (separate || spec->cache_salt)
+    if (spec->cache_salt || (spec->tenant && !client->front->share_prefix_cache))
         spec->prefix_salt =
-            identity_prefix_salt(separate ? spec->tenant : "", spec->cache_salt ? spec->cache_salt : "");
+            identity_prefix_salt(spec->tenant ? spec->tenant : "", spec->cache_salt ? spec->cache_salt : "");
 }
 
 void answers_submit(struct answer *first, const char *method)
