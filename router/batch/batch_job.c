@@ -360,24 +360,31 @@ static bool rest_step(struct batch_job *job)
 
 // --- the end
 
-// Adds the usage of the next answers. They are read again from the disk, since a restart may have come between.
-static void count_step(struct batch_job *job)
+// Adds the usage of the next answers. They are read again from the disk, since a restart may have come between. Returns
+// false if they cannot be read now: all are counted again later.
+static bool count_step(struct batch_job *job)
 {
     char *path = batch_table_path(job->table, job->b->id, suffixes[BATCH_OUTPUT]);
     bool opened = job->reader.bytes || line_reader_open(&job->reader, path, ANSWER_BYTES) == 0;
+    enum line_result result = opened ? LINE_READ : LINE_FAILED;
     size_t bytes = 0;
     free(path);
-    for (int i = 0; i < STEP_LINES && bytes < STEP_BYTES; i++) {
+    for (int i = 0; i < STEP_LINES && bytes < STEP_BYTES && result != LINE_END && result != LINE_FAILED; i++) {
         const char *line;
         size_t size = 0;
-        enum line_result result = opened ? line_reader_next(&job->reader, &line, &size) : LINE_FAILED;
+        result = line_reader_next(&job->reader, &line, &size);
         bytes += size;
         if (result == LINE_READ) batch_usage_add(&job->b->usage, line, size);
-        if (result != LINE_END && result != LINE_FAILED) continue;
-        close_input(job);
-        job->counted = true;
-        return;
     }
+    if (result != LINE_END && result != LINE_FAILED) return true;
+    close_input(job);
+    job->counted = result == LINE_END || job->results.lines[BATCH_OUTPUT] == 0;
+    if (job->counted) return true;
+    batch_usage_fini(&job->b->usage);
+    job->b->usage = (struct batch_usage){0};
+    status_fail(STATUS_INTERNAL, "the answers cannot be read to count their tokens");
+    retry_later(job);
+    return false;
 }
 
 static bool seal_step(struct batch_job *job)
@@ -387,10 +394,7 @@ static bool seal_step(struct batch_job *job)
         retry_later(job);
         return false;
     }
-    if (job->results.done && !job->counted) {
-        count_step(job);
-        return true;
-    }
+    if (job->results.done && !job->counted) return count_step(job);
     pthread_mutex_lock(&job->table->lock);
     for (int i = 0; i < BATCH_RESULTS; i++)
         b->has_result[i] = job->results.done && job->results.lines[i] > 0;

@@ -80,14 +80,22 @@ static bool may_be_fair(const struct tenant_queue *queue, double least, const st
 
 // Returns true if a search for the queue may find something: a request to preempt, or a reservation to overrule.
 static bool may_preempt(const struct sched_view *view, const struct tenant_queue *queue, double least,
-                        uint64_t *scan_cost)
+                        struct preemption *preemption)
 {
     if (view->reservation.node && overrules(&view->reservation, queue, least)) return true;
     for (const struct tenant_queue *other = queue->owner->holders; other; other = other->holder_next) {
-        ++*scan_cost;
+        preemption->scan_cost++;
+        preemption->holders_scanned++;
         if (may_be_fair(queue, least, other)) return true;
     }
     return false;
+}
+
+// Returns true if a search for a place has examined enough requests. Queues that find no place do not use up what
+// others may examine.
+static bool has_searched(const struct preemption *preemption)
+{
+    return preemption->scan_cost - preemption->holders_scanned >= SCAN_MAX;
 }
 
 // --- the requests that leave a node
@@ -172,7 +180,7 @@ static bool make_room(struct search *s, const struct sched_request *r)
     s->rows = 0;
     while (slots < 1 || blocks < needed) {
         int64_t missing = needed > blocks ? needed - blocks : 0;
-        bool goes_on = s->found->n_leaving < PREEMPT_MAX && s->found->scan_cost < SCAN_MAX;
+        bool goes_on = s->found->n_leaving < PREEMPT_MAX && !has_searched(s->found);
         struct sched_request *next = goes_on ? next_leaving(s, more, missing) : NULL;
         if (!next) return false;
         s->found->leaving[s->found->n_leaving++] = next;
@@ -210,9 +218,9 @@ static bool search_node(struct search *s)
 // Chooses the node with the fewest rows to compute again.
 static void search_nodes(const struct sched_view *view, struct tenant_queue *queue, struct preemption *best)
 {
-    struct preemption found = {.queue = queue, .scan_cost = best->scan_cost};
+    struct preemption found = {.queue = queue, .scan_cost = best->scan_cost, .holders_scanned = best->holders_scanned};
     int64_t rows = INT64_MAX;
-    for (const struct sched_node *node = view->nodes; node && found.scan_cost < SCAN_MAX; node = node->next) {
+    for (const struct sched_node *node = view->nodes; node && !has_searched(&found); node = node->next) {
         struct search s = {.view = view, .node = node, .queue = queue, .found = &found};
         if (!may_ask(view, node) || !search_node(&s) || s.rows >= rows) continue;
         found.node = node;
@@ -233,7 +241,7 @@ void preemption_choose(const struct sched_view *view, struct waiting_set *set, s
         for (int i = 0; i < QUEUES_MAX && !preemption->node; i++) {
             if (!(queue = tenant_queues_next(&set->tenants, level, &any))) break;
             preemption->scan_cost++;
-            if (may_preempt(view, queue, least, &preemption->scan_cost)) search_nodes(view, queue, preemption);
+            if (may_preempt(view, queue, least, preemption)) search_nodes(view, queue, preemption);
             tenant_queue_set_aside(queue, &aside);
         }
         tenant_queues_resume(aside);

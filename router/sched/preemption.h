@@ -31,8 +31,9 @@ struct preemption {
     const struct sched_node *node; // NULL: no preemption
     struct tenant_queue *queue;    // the queue whose next request gets the place
     struct sched_request *leaving[PREEMPT_MAX];
-    int n_leaving; // 0: only a reservation of the node kept the request waiting
-    uint64_t scan_cost;
+    int n_leaving;            // 0: only a reservation of the node kept the request waiting
+    uint64_t scan_cost;       // examined queues, tenants that hold slots, and requests
+    uint64_t holders_scanned; // part of scan_cost: tenants that hold slots
 };
 
 // Chooses the next preemption for the requests that wait for the worker groups. Of all nodes, it chooses the one that
