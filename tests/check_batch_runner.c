@@ -356,8 +356,6 @@ START_TEST(a_restart_loses_no_answer_and_repeats_none)
 }
 END_TEST
 
-// The record says that the results are complete, but the crash came before the batch's end: 0 to 2 of the steps that
-// make the output a file had happened.
 static int usage_of(const char *name)
 {
     json_t *object = get();
@@ -389,6 +387,34 @@ START_TEST(a_finished_batch_has_the_usage_of_all_answers)
 }
 END_TEST
 
+// A folder stands where the answers should be, so that they cannot be read. The batch does not end without its usage.
+START_TEST(answers_that_cannot_be_read_are_counted_later)
+{
+    atomic_store(&answers_left, LINES - 1);
+    create(input);
+    AWAIT(count("completed") == LINES - 1);
+    AWAIT(batch_runner_count(runner).in_flight == 1);
+    char *results = file_path("batches", batch_id, ".output"), *aside = file_path("batches", batch_id, ".aside");
+    ck_assert_int_eq(rename(results, aside), 0);
+    ck_assert_int_eq(mkdir(results, 0700), 0);
+    atomic_store(&answers_left, 1000);
+    answer(&calls[LINES - 1].start);
+    AWAIT(state_is("finalizing"));
+    batch_runner_close(runner);
+    ck_assert_int_eq(rmdir(results), 0);
+    ck_assert_int_eq(rename(aside, results), 0);
+    store_reopen();
+    runner_open();
+    AWAIT(state_is("completed"));
+    expect_results(LINES);
+    ck_assert_int_eq(usage_of("input_tokens"), 3 * LINES);
+    free(results);
+    free(aside);
+}
+END_TEST
+
+// The record says that the results are complete, but the crash came before the batch's end: 0 to 2 of the steps that
+// make the output a file had happened.
 START_TEST(a_crash_at_the_end_of_a_batch_is_repaired)
 {
     create(input);
@@ -542,6 +568,7 @@ SUITE("batch_runner")
     TEST(requests_end_and_start_again_with_the_window);
     LOOP(a_restart_loses_no_answer_and_repeats_none, 0, LINES);
     TEST(a_finished_batch_has_the_usage_of_all_answers);
+    TEST(answers_that_cannot_be_read_are_counted_later);
     LOOP(a_crash_at_the_end_of_a_batch_is_repaired, 0, 3);
     LOOP(a_cancelled_batch_keeps_its_answers, 0, 2);
     TEST(a_finished_batch_cannot_be_cancelled);
