@@ -156,6 +156,56 @@ START_TEST(who_leaves_gets_no_turn)
 }
 END_TEST
 
+START_TEST(who_gets_credit_waits_no_longer)
+{
+    turns[0].resume = resume;
+    turn_pay(&t, &turns[1], MAX, now_us);
+    turn_excuse(&t, &turns[0]); // does not wait
+    ck_assert_int_eq(resumed, 0);
+    ck_assert(!take(0, 0));
+    turn_excuse(&t, &turns[0]);
+    ck_assert_int_eq(resumed, 1);
+    ck_assert_int_eq(t.waiting, 0);
+    ck_assert(!take(0, 0)); // it had no turn that it could use later
+}
+END_TEST
+
+// Others that have paid nothing come again and again.
+START_TEST(who_has_paid_most_waits_for_eight_turns_at_most)
+{
+    enum { FAIR = 8 };
+    turn_pay(&t, &turns[0], 2 * MAX, now_us);
+    ck_assert(!take(0, 0));
+    int n = 0;
+    for (struct turn *given = NULL; given != &turns[0]; n++) {
+        turns[1] = (struct turn){.resume = NULL};
+        ck_assert(!take(1, 0));
+        now_us += TURNS_FULL_US;
+        given = turns_next(&t, now_us);
+        ck_assert_int_lt(n, FAIR + 1);
+        if (given == &turns[0]) turn_leave(&t, &turns[1]);
+    }
+    ck_assert_int_gt(n, 1);
+}
+END_TEST
+
+START_TEST(what_is_paid_halves_with_time)
+{
+    turn_pay(&t, &turns[0], MAX, now_us);
+    now_us += 3 * TURNS_FULL_US; // 100 becomes 12
+    turn_pay(&t, &turns[1], 2 * MAX, now_us);
+    ck_assert(!take(0, 0));
+    turns[2] = (struct turn){.paid = 16, .paid_us = now_us};
+    turns[3] = (struct turn){.paid = 7, .paid_us = now_us};
+    ck_assert(!take(2, 0));
+    ck_assert(!take(3, 0));
+    now_us += 10000000;
+    ck_assert_ptr_eq(turns_next(&t, now_us), &turns[3]);
+    ck_assert_ptr_eq(turns_next(&t, now_us), &turns[0]);
+    ck_assert_ptr_eq(turns_next(&t, now_us), &turns[2]);
+}
+END_TEST
+
 SUITE("turns")
 {
     TCASE("turns");
@@ -167,4 +217,7 @@ SUITE("turns")
     TEST(a_turn_allows_one_read);
     TEST(a_round_resumes_few_connections);
     TEST(who_leaves_gets_no_turn);
+    TEST(who_gets_credit_waits_no_longer);
+    TEST(who_has_paid_most_waits_for_eight_turns_at_most);
+    TEST(what_is_paid_halves_with_time);
 }

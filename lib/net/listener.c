@@ -87,15 +87,27 @@ static void waiting_watch(struct net_listener *l, struct waiting *w)
     epoll_ctl(l->epoll_fd, EPOLL_CTL_ADD, w->fd, &(struct epoll_event){.events = EPOLLIN, .data.ptr = w});
 }
 
+// Adds the connection to the list as the newest. It has WAIT_US from now.
+static void list_add(struct net_listener *l, struct waiting *w)
+{
+    w->until_us = l->now_us + WAIT_US;
+    w->older = l->newest;
+    w->newer = NULL;
+    *(w->older ? &w->older->newer : &l->oldest) = w;
+    l->newest = w;
+}
+
+static void list_remove(struct net_listener *l, struct waiting *w)
+{
+    *(w->older ? &w->older->newer : &l->oldest) = w->newer;
+    *(w->newer ? &w->newer->older : &l->newest) = w->older;
+}
+
 static void waiting_add(struct net_listener *l, int fd, const struct sockaddr_in6 *address)
 {
     struct waiting *w = mem_alloc(sizeof *w);
-    *w = (struct waiting){.older = l->newest, .fd = fd, .address = *address, .until_us = l->now_us + WAIT_US};
-    if (w->older)
-        w->older->newer = w;
-    else
-        l->oldest = w;
-    l->newest = w;
+    *w = (struct waiting){.fd = fd, .address = *address};
+    list_add(l, w);
     l->n_waiting++;
     bool proxied = net_sockets_trust(l->connections, &w->address.sin6_addr);
     if (l->handshakes)
@@ -107,8 +119,7 @@ static void waiting_add(struct net_listener *l, int fd, const struct sockaddr_in
 // Removes the connection from the waiting list, ends its handshake and stops watching its descriptor.
 static void waiting_unlink(struct net_listener *l, struct waiting *w)
 {
-    *(w->older ? &w->older->newer : &l->oldest) = w->newer;
-    *(w->newer ? &w->newer->older : &l->newest) = w->older;
+    list_remove(l, w);
     l->n_waiting -= !w->socket;
     if (l->handshakes) handshake_cancel(l->handshakes, &w->handshake);
     epoll_ctl(l->epoll_fd, EPOLL_CTL_DEL, w->fd, NULL);
@@ -137,10 +148,22 @@ static void waiting_close(struct net_listener *l, struct waiting *w)
     waiting_free(l, w);
 }
 
+// Gives the connection its whole time again.
+static void waiting_renew(struct net_listener *l, struct waiting *w)
+{
+    list_remove(l, w);
+    list_add(l, w);
+}
+
+// Closes the connections whose time is over. It does not run while a connection waits for its turn.
 static void waiting_expire(struct net_listener *l)
 {
-    while (l->oldest && l->oldest->until_us <= l->now_us)
-        waiting_close(l, l->oldest);
+    for (struct waiting *w; (w = l->oldest) && w->until_us <= l->now_us;) {
+        if (w->is_held)
+            waiting_renew(l, w);
+        else
+            waiting_close(l, w);
+    }
 }
 
 // Reads and drops the input. Closing a socket with unread bytes resets it, and the client would lose the last bytes
@@ -211,6 +234,7 @@ static void turns_continue(struct net_listener *l)
 {
     for (struct waiting *w; (w = net_sockets_next_turn(l->connections, l->now_us));) {
         w->is_held = false;
+        waiting_renew(l, w);
         watch_set(l, w, EPOLLIN);
         frames_continue(l, w);
     }

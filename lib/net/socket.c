@@ -22,7 +22,7 @@
 
 enum {
     TLS_BYTES = 32 << 10,  // memory of a TLS connection, in addition to FRAMES_CONNECTION_BYTES
-    TURN_BYTES_MAX = 4096, // limit of a read without credit, so that a turn opens few calls
+    TURN_BYTES_MAX = 4096, // limit of a read without credit, so that a turn opens few calls; with TLS, some records
 };
 
 struct net_sockets {
@@ -145,10 +145,26 @@ void net_socket_prove(struct net_socket *s)
     if (!atomic_exchange(&s->proven, true) && s->sockets->options.proof) peer_prove(&s->budget);
 }
 
-// Raises an event if the socket has bytes: Linux signals them again when the limit for events is set.
+static struct net_socket *socket_of_turn(struct turn *turn)
+{
+    return (struct net_socket *)((char *)turn - offsetof(struct net_socket, turn));
+}
+
+// The time that the client had to wait does not count as time in which it left a frame unfinished.
+static void unfinished_restart(struct net_socket *s)
+{
+    pthread_mutex_lock(&s->mutex);
+    s->frames.since_us = clock_now_us();
+    atomic_store(&s->unfinished_us, frames_unfinished_since_us(&s->frames));
+    pthread_mutex_unlock(&s->mutex);
+}
+
+// Raises an event if the socket has bytes: Linux signals them again when the limit for events is set. Called under the
+// lock of the turns.
 static void turn_resume(struct turn *turn)
 {
-    struct net_socket *s = (struct net_socket *)((char *)turn - offsetof(struct net_socket, turn));
+    struct net_socket *s = socket_of_turn(turn);
+    unfinished_restart(s);
     setsockopt(s->fd, SOL_SOCKET, SO_RCVLOWAT, &(int){1}, sizeof(int));
 }
 
@@ -209,8 +225,9 @@ static void calls_pay(struct net_socket *s)
     turn_pay(&s->sockets->turns, &s->turn, unpaid, clock_now_us());
 }
 
-// Reports the memory held to the budget and pays for opened calls, after each change of `frames`. Until C-core has the
-// connection, its calls take no memory, and net_socket_pay() pays. The caller holds no lock.
+// Reports the memory held to the budget and pays for opened calls, after each change of `frames`. A connection that has
+// credit again waits no longer. Until C-core has the connection, its calls take no memory, and net_socket_pay() pays.
+// The caller holds no lock.
 static void accounts_update(struct net_socket *s)
 {
     pthread_mutex_lock(&s->mutex);
@@ -220,9 +237,10 @@ static void accounts_update(struct net_socket *s)
     size_t before = s->held_bytes;
     s->held_bytes = held;
     atomic_store(&s->unfinished_us, frames_unfinished_since_us(&s->frames));
-    atomic_store(&s->spent, s->frames.credit == 0);
+    bool spent = s->frames.credit == 0, was_spent = atomic_exchange(&s->spent, spent);
     pthread_mutex_unlock(&s->mutex);
     if (held != before) peer_hold(&s->budget, held);
+    if (passed && was_spent && !spent) turn_excuse(&s->sockets->turns, &s->turn);
     if (owes) calls_pay(s);
 }
 
@@ -302,6 +320,7 @@ static ssize_t receive_bytes(struct net_socket *s, struct msghdr *m, int flags)
 {
     bool spent = atomic_load(&s->passed) && atomic_load(&s->spent);
     bool may_read = !spent || turn_take(&s->sockets->turns, &s->turn, 0, clock_now_us()) || has_ended(s->fd);
+    if (!may_read && !atomic_load(&s->spent)) turn_excuse(&s->sockets->turns, &s->turn); // it just got credit
     if (!s->tls.ssl && !may_read) return fail_with(EAGAIN);
     if (!s->tls.ssl) return spent ? receive_few(s, m, flags) : net_libc_recvmsg(s->fd, m, flags);
     m->msg_flags = 0;
@@ -552,7 +571,8 @@ void *net_sockets_next_turn(struct net_sockets *sockets, int64_t now_us)
 {
     struct turn *turn = turns_next(&sockets->turns, now_us);
     if (!turn) return NULL;
-    struct net_socket *s = (struct net_socket *)((char *)turn - offsetof(struct net_socket, turn));
+    struct net_socket *s = socket_of_turn(turn);
+    unfinished_restart(s);
     calls_pay(s);
     return s->holder;
 }

@@ -4,7 +4,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 
-enum { ROUND_US = 1000, TURNS_PER_ROUND = 4 };
+enum { ROUND_US = 1000, TURNS_PER_ROUND = 4, TURNS_PER_FAIR_ONE = 8 };
 
 static atomic_ullong waited;
 
@@ -55,16 +55,25 @@ static void wait_remove(struct turns *t, struct turn *turn)
     t->waiting--;
 }
 
-static struct turn *wait_first(const struct turns *t)
+// Returns the first connection of the lowest class, beginning with `class` and going round.
+static struct turn *wait_first(const struct turns *t, unsigned class)
 {
-    for (int class = 0; class < TURN_CLASSES; class ++)
-        if (t->first[class]) return t->first[class];
+    for (unsigned i = 0; i < TURN_CLASSES; i++)
+        if (t->first[(class + i) % TURN_CLASSES]) return t->first[(class + i) % TURN_CLASSES];
     return NULL;
+}
+
+static void paid_halve(struct turn *turn, int64_t now_us)
+{
+    int64_t halvings = (now_us - turn->paid_us) / TURNS_FULL_US;
+    turn->paid = halvings < 63 ? turn->paid >> halvings : 0;
+    turn->paid_us += halvings * TURNS_FULL_US;
 }
 
 static struct turn *turn_give(struct turns *t)
 {
-    struct turn *turn = wait_first(t);
+    unsigned n = ++t->n_given;
+    struct turn *turn = wait_first(t, n % TURNS_PER_FAIR_ONE ? 0 : n / TURNS_PER_FAIR_ONE);
     wait_remove(t, turn);
     turn->given = turn->resume != NULL;
     if (turn->resume) turn->resume(turn);
@@ -99,6 +108,7 @@ bool turn_take(struct turns *t, struct turn *turn, int64_t cost, int64_t now_us)
         turn->given = false;
     } else if (!turn->waits) {
         atomic_fetch_add_explicit(&waited, 1, memory_order_relaxed); // read by metrics only
+        paid_halve(turn, now_us);
         wait_add(t, turn, class_of(turn->paid + cost));
         if (t->waiting == 1) t->wake(t->owner);
     }
@@ -111,7 +121,18 @@ void turn_pay(struct turns *t, struct turn *turn, int64_t cost, int64_t now_us)
     pthread_mutex_lock(&t->mutex);
     refill(t, now_us);
     t->left -= cost;
+    paid_halve(turn, now_us);
     turn->paid += cost;
+    pthread_mutex_unlock(&t->mutex);
+}
+
+void turn_excuse(struct turns *t, struct turn *turn)
+{
+    pthread_mutex_lock(&t->mutex);
+    if (turn->waits) {
+        wait_remove(t, turn);
+        turn->resume(turn);
+    }
     pthread_mutex_unlock(&t->mutex);
 }
 

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shares new calls between the connections of a port. C-core takes about 25 us of CPU time for each call that a client
 // opens. Many connections, each within its own limit, could therefore open more calls than the port can serve. A
-// connection may open some calls freely, and more once calls are answered (frames.h: credit). All other calls are paid
-// from one token bucket. While it is empty, connections without credit wait until it is their turn. A turn goes to the
-// connection that has paid least, by powers of two, and then to the one that has waited longest. Private to net/.
+// connection may open some calls freely, and more once calls are answered with data (frames.h: credit). All other calls
+// are paid from one token bucket. While it is empty, connections without credit wait until it is their turn. A turn
+// goes to the connection that has paid least, by powers of two, and then to the one that has waited longest. What a
+// connection has paid halves in the time in which the bucket fills. Every eighth turn goes to the powers of two in
+// order, so that no connection waits for ever. Private to net/.
 //
 // Threads: any. The functions of turns_start() and struct turn are called under the lock.
 #pragma once
@@ -20,7 +22,7 @@ struct turn {
     struct turn *previous, *next;      // only turns.c uses this and the following fields
     int class;                         // list that it waits in
     bool waits, given;                 // it waits; it may read once, whatever the bucket has
-    int64_t paid;
+    int64_t paid, paid_us;             // what it has paid; time of the last halving
 };
 
 struct turns {
@@ -31,6 +33,7 @@ struct turns {
     int64_t at_us;     // time of the last refill
     int64_t round_us;  // start of the round; a round gives few turns, because their cost is not known yet
     int given;         // turns given in the round
+    unsigned n_given;  // turns given in all
     int waiting;
     struct turn *first[TURN_CLASSES], *last[TURN_CLASSES];
 };
@@ -45,6 +48,8 @@ void turns_stop(struct turns *t);
 // Returns true if the connection may read or, with `cost`, pay that much. Otherwise it waits for its turn.
 bool turn_take(struct turns *t, struct turn *turn, int64_t cost, int64_t now_us);
 void turn_pay(struct turns *t, struct turn *turn, int64_t cost, int64_t now_us);
+// Lets a waiting connection read again, because it has credit.
+void turn_excuse(struct turns *t, struct turn *turn);
 bool turn_waits(struct turns *t, const struct turn *turn);
 void turn_leave(struct turns *t, struct turn *turn); // `resume` is not called afterwards
 
