@@ -348,7 +348,7 @@ enum status wakeup_agree(struct wakeup *wakeup, enum status mine)
     struct verdict verdict = {mine, wakeup->rank};
     if (wakeup->rank == 0) {
         int gone = verdict_collect(wakeup, &verdict);
-        if (gone && verdict.rank != 0) {
+        if (gone && verdict.rank == gone) { // no rank has said why
             char name[WAKEUP_NAME_MAX];
             return status_fail(STATUS_UNAVAILABLE, "%s ended while the group opened", wakeup_name(wakeup, gone, name));
         }

@@ -293,6 +293,7 @@ START_TEST(integers_are_recognised_in_four_formats)
         ck_assert_int_eq(c.stored, cases[i].stored);
         ck_assert_int_eq(c.has_zeros, cases[i].has_zeros);
         ck_assert_int_eq(c.zero_added, cases[i].zero_added);
+        ck_assert_int_eq(c.some_zeros, c.stored == STORED_PACKED && !c.has_zeros);
         free(text);
     }
 }
@@ -488,6 +489,7 @@ START_TEST(the_eos_token_of_the_tokenizer_ends_answers_too)
         {"{\"eos_token\":\"<end>\"}", "{\"model\":{\"vocab\":{\"<end>\":5}}}", 5},
         {"{\"eos_token\":\"<end>\"}", "{\"model\":{\"vocab\":{\"<end>\":500000000}}}", -1},
         {"{\"eos_token\":\"<end>\"}", NULL, -1},
+        {"{\"eos_token\":\"<end>\",\"added_tokens_decoder\":{\"\":{\"content\":\"<end>\"}}}", NULL, -1},
         {"{\"eos_token\":null}", NULL, -1},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

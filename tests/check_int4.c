@@ -267,8 +267,27 @@ START_TEST(wrong_tensors_are_refused_with_both_shapes)
            "tensor a.g_idx puts input 7 into group 1: groups must be 128 neighbouring");
     of_gptq->groups.shape[0] = 8;
     refuse(of_gptq, N, K, STATUS_DATA, "tensor a.g_idx must be I32 of shape [256]");
+    of_gptq->tensors.groups = NULL, of_gptq->config.reordered = true;
+    refuse(of_gptq, N, K, STATUS_UNSUPPORTED, "desc_act is true, but there is no g_idx next to it");
     free(m);
     free(of_gptq);
+}
+END_TEST
+
+// Some matrices of the checkpoint are symmetric and store no zeros.
+START_TEST(zeros_that_a_matrix_need_not_store_are_8)
+{
+    struct matrix *m = matrix_create(STORED_PACKED, false, false);
+    struct matrix_view view;
+    float out[K];
+    m->config.has_zeros = true;
+    refuse(m, N, K, STATUS_DATA, "has no tensor weight_zero_point next to it");
+    m->config.some_zeros = true;
+    OK(int4_tensors_view(&m->tensors, &m->config, N, K, true, &view));
+    matrix_view_read(&view, 2, 0, K, out);
+    for (int k = 0; k < K; k++)
+        ck_assert_float_eq(out[k], (float)(m->code[2][k] - 8) * f16_to_f32(m->scale[2][k / 128]));
+    free(m);
 }
 END_TEST
 
@@ -307,5 +326,6 @@ SUITE("int4")
     LOOP(backends_multiply_stored_codes, 0, 5);
     TEST(backends_multiply_stored_bytes);
     TEST(wrong_tensors_are_refused_with_both_shapes);
+    TEST(zeros_that_a_matrix_need_not_store_are_8);
     TEST(quantised_weights_are_near_and_zero_is_exact);
 }

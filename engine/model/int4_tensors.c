@@ -68,11 +68,16 @@ static enum status check_scale_tensor(const struct safetensors_tensor *t, int64_
                        t->name, safetensors_shape_text(t, shape), (long long)rows, (long long)columns);
 }
 
+static void prefetch(const struct safetensors_tensor *t)
+{
+    safetensors_prefetch(t->data, 1, t->size_bytes, 0);
+}
+
 static enum status check_scale_values(const struct safetensors_tensor *t, enum dtype dtype)
 {
     const struct matrix_view all = {.data = t->data, .dtype = dtype};
     const int64_t n = t->shape[0] * t->shape[1];
-    safetensors_prefetch(t->data, 1, t->size_bytes, 0);
+    prefetch(t);
     for (int64_t i = 0; i < n; i++) {
         float value;
         matrix_view_read(&all, 0, i, 1, &value);
@@ -103,6 +108,11 @@ static enum status check_groups(const struct safetensors_tensor *t, int64_t colu
     return STATUS_OK;
 }
 
+static bool stores_zeros(const struct int4_tensors *t, const struct model_config *c)
+{
+    return c->has_zeros && (t->zeros || !c->some_zeros);
+}
+
 static enum status check_tensors(const struct int4_tensors *t, const struct model_config *c, int64_t n, int64_t k,
                                  bool values, enum dtype *scale_dtype_p)
 {
@@ -122,7 +132,7 @@ static enum status check_tensors(const struct int4_tensors *t, const struct mode
     else
         TRY(check_words(t->codes, n, k / INT4_WORD, name, ""));
     TRY(check_scale_tensor(t->scales, by_group ? groups : n, by_group ? n : groups, name, scales, scale_dtype_p));
-    if (c->has_zeros) {
+    if (stores_zeros(t, c)) {
         const int64_t words = n / INT4_WORD;
         TRY(check_words(t->zeros, by_group ? groups : words, by_group ? words : groups, name, zeros));
     }
@@ -131,6 +141,8 @@ static enum status check_tensors(const struct int4_tensors *t, const struct mode
                            "%s: tensor %s: desc_act is true, but there is no g_idx next to it, the group of each input",
                            t->codes->file, name);
     if (!values) return STATUS_OK;
+    if (stores_zeros(t, c)) prefetch(t->zeros);
+    if (t->groups) prefetch(t->groups);
     if (t->groups) TRY(check_groups(t->groups, k));
     return check_scale_values(t->scales, *scale_dtype_p);
 }
@@ -155,7 +167,7 @@ enum status int4_tensors_view(const struct int4_tensors *t, const struct model_c
                  .input_stride = of_outputs ? words
                                  : by_group ? rows
                                             : 1,
-                 .zero = c->has_zeros ? t->zeros->data : NULL,
+                 .zero = stores_zeros(t, c) ? t->zeros->data : NULL,
                  .zero_output_stride = by_group ? 1 : groups,
                  .zero_group_stride = by_group ? words : 1,
                  .zero_added = c->zero_added,

@@ -42,6 +42,7 @@ struct model_config {
     int excluded_attention, excluded_mlp;
     int fp8_block;   // rows and columns of a block with a scale; 0: scales per output or matrix
     bool has_zeros;  // codes of 4 bits have stored zeros; else all zeros are 8
+    bool some_zeros; // with has_zeros: zeros are 8 in matrices that store none
     bool zero_added; // GPTQ of the first format stores zero - 1
     bool reordered;  // inputs may be in another order: the checkpoint must show the group of each
     struct rope_config rope;

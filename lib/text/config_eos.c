@@ -31,7 +31,7 @@ static int64_t find_in_decoder(const json_t *config, const char *content)
     {
         char *end;
         const long long id = strtoll(name, &end, 10);
-        if (*end == 0 && is_token(token, content)) return id;
+        if (end != name && *end == 0 && is_token(token, content)) return id;
     }
     return -1;
 }

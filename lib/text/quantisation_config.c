@@ -80,6 +80,7 @@ static void read_int4_group(struct config_reader *r, struct model_config *c, boo
     expect_number(r, "num_bits", BITS);
     expect_number(r, "group_size", GROUP);
     c->has_zeros = c->has_zeros || !symmetric;
+    c->some_zeros = c->some_zeros || symmetric;
 }
 
 // Checks how a group of compressed-tensors stores its weights. The classes and patterns by which a group selects
