@@ -144,8 +144,8 @@ struct activation {
     float a, b, beta, epsilon; // XIELU
 };
 
-// RMSNorm of all heads of q together, and of all heads of k. The gains are those of this rank's heads, [H D] and [Hkv
-// D]. q_dims and k_dims are the numbers of dims whose squares `squares` sums, over all ranks.
+// Arguments of an RMSNorm over all heads of q, and of one over all heads of k (OLMo 2). The gains are those of this
+// rank's heads, [H D] and [Hkv D]. `squares` holds sums over all ranks, of q_dims and k_dims squares.
 struct whole_norm {
     const struct tensor *squares;
     const struct weight *q_gain, *k_gain;

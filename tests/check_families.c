@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models of families whose layers differ from Llama's: every backend, and every number of ranks, computes what the
-// reference computes with one rank, and a row has the same bits however its prompt was cut. With an argument, the name
-// of the backend. tests/integration/transformers.sh compares one rank with transformers.
+// Models of families whose layers differ from Llama's. Every backend computes, with any number of ranks, what the
+// reference backend computes with one rank. A row has the same bits however its prompt is divided into chunks. The
+// argument is the name of the backend. tests/integration/transformers.sh compares one rank with transformers.
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,6 +10,7 @@
 #include "lib/base/mem.h"
 #include "tests/cuda_fixture.h"
 #include "tests/forward.h"
+#include "tests/model_fixture.h"
 #include "tests/suite.h"
 #include "tests/tiny_model.h"
 
@@ -28,14 +29,7 @@ static int32_t token_at(int prompt, int i)
 
 static void open_model(struct ranks *ranks, const char *dir, const char *name, const char *dtype, int size)
 {
-    const struct model_options options = {.dir = dir,
-                                          .backend = name,
-                                          .dtype = dtype,
-                                          .threads = 1,
-                                          .max_rows = 256,
-                                          .max_seqs = 8,
-                                          .max_logit_rows = 256,
-                                          .n_kv_blocks = 8 * FORWARD_MAX_BLOCKS};
+    const struct model_options options = options_for(dir, name, dtype);
     ranks_open(ranks, &options, size);
 }
 

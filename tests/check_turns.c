@@ -62,7 +62,7 @@ START_TEST(a_connection_waits_once_the_bucket_is_empty)
 }
 END_TEST
 
-// A read may cost more than the bucket has. All connections pay that debt with time.
+// A read may cost more than the bucket has. Nobody gets a turn until time has refilled the bucket.
 START_TEST(a_debt_is_paid_with_time)
 {
     turn_pay(&t, &turns[0], 3 * MAX, now_us);

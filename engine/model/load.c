@@ -423,7 +423,7 @@ static enum status load_head_norm(struct loader *in, const char *name, int all, 
     return status;
 }
 
-// Loads the bias of a matrix whose partial products are added over the ranks. Only one rank adds the bias.
+// Loads the bias of a row-parallel matrix, whose products are summed over the ranks. Only rank 0 adds the bias.
 static enum status load_sum_bias(struct loader *in, const char *name, struct weight **weight_p)
 {
     struct weight *bias = NULL;

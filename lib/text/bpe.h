@@ -17,10 +17,10 @@ struct merge {
     uint32_t rank; // a lower rank goes first
 };
 
-// A word is divided between neighbours that no merge can join. Most parts are then a token, or so short that they merge
-// quickly, also in models without pre-tokenizer and in scripts without blanks. A merge joins the end of its left token,
-// one byte or the last two, and the start of its right token. All such pairs are kept in a Bloom filter: a pair that is
-// not there joins nothing.
+// A Bloom filter of the places where merges can happen. bpe_encode() splits a word wherever no merge can join the bytes
+// before and after. Most parts are then a token, or merge quickly, even in models without pre-tokenizer and in scripts
+// without blanks. The filter holds a pair for each merge: the last two bytes of its left token and the first two bytes
+// of its right token, or the only byte of a token that has one.
 struct merge_filter {
     uint64_t *words; // owned; 1 << `log2_words`
     int log2_words;

@@ -179,7 +179,7 @@ static const char known[] =
 
 // ---- families that are refused ----
 
-// Parts that other families have. The first entry whose word is in the name, in any case, tells what is missing.
+// What Forepack lacks for other families. The first entry whose word occurs in the name of the architecture applies.
 static const struct {
     const char *word, *missing;
 } missing_parts[] = {

@@ -38,8 +38,8 @@ static inline uint32_t table_mask(size_t n)
     return size - 1;
 }
 
-// Multiplies by a random key, so that nobody can write a file whose tokens or merges share a slot. The hash of
-// lib/base/hash.h is too slow here: each word and each symbol needs a lookup.
+// Hashes with a random key, so that no file can have tokens or merges that all collide. The hash of lib/base/hash.h is
+// too slow here: each word and each symbol needs a lookup.
 static inline uint64_t table_hash(const struct hash_key *key, uint64_t x)
 {
     __extension__ unsigned __int128 product = (unsigned __int128)(x ^ key->k0) * (key->k1 | 1);

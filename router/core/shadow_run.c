@@ -90,8 +90,8 @@ static void shadow_dispatch(struct core *c, int64_t now_us)
     }
 }
 
-// Cancels running shadows. Without `all`, it cancels only the shadows whose worker group was also given a request. A
-// request goes to such a group if the group has cached more of its prefix than the idle groups have.
+// Cancels running shadows: all, or those whose worker group also runs a request. The router gives a request to such a
+// group if it has a longer prefix of the prompt in its cache than idle groups have.
 static void interrupt(struct core *c, bool all, int64_t now_us)
 {
     for (struct shadow *s = c->shadows.first, *next; s; s = next) {

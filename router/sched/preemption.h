@@ -5,14 +5,13 @@
 // A waiting request may take the place of a running request of
 //
 // - any tenant, if its priority is of a higher class (low, normal, high). A request that was overdue before it ran
-// loses
-//   its place to a higher class only after PREEMPT_TOKENS tokens: it does not wait twice for its first token;
+//   loses its place to a higher class only after PREEMPT_TOKENS tokens: it does not wait twice for its first token;
 // - another tenant whose priority is not higher, if its own tenant then holds no more of the worker groups than the
 //   other tenant, for each unit of weight. What a tenant holds is `held` of its tenant queue (tenant_queue.h). A tenant
 //   that holds nothing may also take a place after PREEMPT_TOKENS tokens, so that tenants take turns if there are more
 //   tenants than slots. Within a priority, a tenant that already holds a place, or that takes a turn, must also have
-//   been served no more tokens than the other tenant (virtual token counter). So the order of the queue and preemption
-//   agree on who is next.
+//   been served no more tokens than the other tenant (virtual token counter). So preemption never takes a place for a
+//   request that the queue would not choose next.
 //
 // The preempted requests wait again as overdue requests, and go on with the tokens that they have.
 //

@@ -23,7 +23,7 @@ ARCHITECTURES = {
     "ministral3": "Ministral3ForCausalLM",
 }
 SAVED = (*ARCHITECTURES.values(), "Mistral3ForConditionalGeneration")
-WIDE = ("qwen3", "seed_oss", "ministral3")  # families whose heads have 128 dims if config.json does not say otherwise
+WIDE = ("qwen3", "seed_oss", "ministral3")  # families whose default head_dim is 128
 BIASED = ("llama", "qwen3", "seed_oss", "smollm3", "granite", "olmo2", "arcee", "apertus")  # read attention_bias
 MLP_BIASED = ("llama", "seed_oss", "smollm3", "granite", "arcee")  # read mlp_bias
 ACTIVATIONS = {"arcee": "relu2", "apertus": "xielu"}
@@ -167,7 +167,7 @@ def tensors(config, seed, dtype="float32", head=None):
 
 
 def whole(text, seed, prefix, **weights):
-    """The tensors of a Mistral 3 whose text model has the config `text`."""
+    """Returns the tensors of a Mistral 3 model with text and vision parts. `text` is the config of its text model."""
     prefixes = {"old": ("language_model.", ""), "new": ("model.language_model.", "model.")}
     of_text, of_rest = prefixes[prefix]
     out = {}

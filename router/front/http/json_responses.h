@@ -26,7 +26,7 @@ enum { RESPONSES_REPEATED_JSON_MAX = 256 << 10 };
 // whatever the status. Returns INVALID or UNSUPPORTED on failure; status_message() names the field.
 enum status responses_to_chat(const json_t *body, bool system_turns, struct responses_tools *tools, json_t **chat_p);
 
-// Returns true if the API has its own field of this name, in addition to those of a chat.
+// Returns true if /v1/responses reads this field itself. Other fields are those of /v1/chat/completions.
 bool responses_knows(const char *name);
 
 // Returns the request's fields that a response repeats, as members of a JSON object, each with a leading comma. The

@@ -36,7 +36,7 @@ def must(method, path, body=None):
 
 
 class Batches:
-    """The requests as one batch for each path. `results` are as those of a crowd of clients."""
+    """Sends the requests as batches, one for each path. `results` has the form of clients.py."""
 
     def __init__(self, requests):
         self.n, self.ids = len(requests), []
