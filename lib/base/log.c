@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -14,6 +15,7 @@
 // Written once before other threads start, read-only afterwards.
 static char process[64] = "forepack";
 static enum log_format format = LOG_FORMAT_LOGFMT;
+static bool journal;
 static atomic_int limit = LOG_INFO; // relaxed: one line more or less does not matter while it changes
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
@@ -32,6 +34,11 @@ void log_set_level(enum log_level level)
 void log_set_format(enum log_format chosen)
 {
     format = chosen;
+}
+
+void log_set_journal(bool is_journal)
+{
+    journal = is_journal;
 }
 
 bool log_level_parse(const char *name, enum log_level *level_p)
@@ -190,35 +197,50 @@ static void line_add_value(struct line *line, const struct log_field *f)
     }
 }
 
-// Returns the text of a second: in UTC with the date for JSON, else the local time. A thread formats a second once.
-static const char *second_text(time_t second)
+// Texts of a second: date and time as in RFC 3339, and the zone ("Z" for UTC).
+struct second_text {
+    char time[24], zone[8];
+};
+
+// Returns the texts of a second: in UTC for JSON, else in the local zone. A thread formats each second once.
+static const struct second_text *second_text(time_t second)
 {
     static _Thread_local time_t last = -1;
-    static _Thread_local char text[48];
+    static _Thread_local struct second_text text;
     struct tm tm;
-    if (second == last) return text;
+    if (second == last) return &text;
     last = second;
-    if (format == LOG_FORMAT_JSON) {
+    if (format == LOG_FORMAT_JSON)
         gmtime_r(&second, &tm);
-        strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &tm);
-    } else {
+    else
         localtime_r(&second, &tm);
-        strftime(text, sizeof text, "%H:%M:%S", &tm);
-    }
-    return text;
+    strftime(text.time, sizeof text.time, "%Y-%m-%dT%H:%M:%S", &tm);
+    const long minutes = labs(tm.tm_gmtoff) / 60;
+    if (minutes)
+        snprintf(text.zone, sizeof text.zone, "%c%02ld:%02ld", tm.tm_gmtoff < 0 ? '-' : '+', minutes / 60 % 100,
+                 minutes % 60);
+    else
+        memcpy(text.zone, "Z", 2);
+    return &text;
 }
 
 static void line_begin(struct line *line, enum log_level level)
 {
+    static const int priorities[] = {3, 4, 6, 7}; // of syslog, by level
     struct timespec now;
     clock_gettime(CLOCK_REALTIME, &now);
     unsigned ms = (unsigned)(now.tv_nsec / 1000000);
     const char fraction[] = {'.', (char)('0' + ms / 100), (char)('0' + ms / 10 % 10), (char)('0' + ms % 10)};
     bool json = format == LOG_FORMAT_JSON;
+    if (journal) line_add(line, "<%d>", priorities[level]);
     if (json) line_add_text(line, "{\"time\":\"");
-    line_add_text(line, second_text(now.tv_sec));
-    line_add_bytes(line, fraction, sizeof fraction);
-    line_add_text(line, json ? "Z\",\"level\":\"" : " ");
+    if (json || !journal) {
+        const struct second_text *text = second_text(now.tv_sec);
+        line_add_text(line, text->time);
+        line_add_bytes(line, fraction, sizeof fraction);
+        line_add_text(line, text->zone);
+        line_add_text(line, json ? "\",\"level\":\"" : " ");
+    }
     line_add_text(line, level_names[level]);
     line_add_text(line, json ? "\",\"process\":" : " ");
     if (json)
