@@ -33,7 +33,6 @@ rm "$stage/debian/build.sh"
 cp "$root/CHANGELOG.md" "$stage/"
 cp "$root"/deploy/systemd/conf/* "$stage/conf/"
 cp "$root"/deploy/systemd/*.service "$stage/debian/"
-mv "$stage/debian/forepack-group@.service" "$stage/debian/forepack-worker.forepack-group@.service"
 
 version=$("$build/bin/forepack" --version | awk '{ print $2 }')
 date=${SOURCE_DATE_EPOCH:-$(git -C "$root" log -1 --format=%ct 2>/dev/null || date +%s)}
