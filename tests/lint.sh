@@ -44,6 +44,12 @@ if git grep -nE '^int main\(|\<srunner_|^ *ck_assert(_msg)?\([^|"]*&&' -- 'tests
     code=1
 fi
 
+# With pipefail, a command that still writes when grep -q has ended fails: use grep -q PATTERN <<<"$(COMMAND)".
+if git grep -nE '\| *grep -[a-zA-Z]*q' -- '*.sh' ':!tests/lint.sh'; then
+    echo "lint: grep -q at the end of a pipe can fail though the text is there" >&2
+    code=1
+fi
+
 tests/structure.py "$build" || code=1
 
 # Files of this build, without kernels of GCC's vector extensions, the CUDA backend (compiled as C++ or by nvcc), tests.

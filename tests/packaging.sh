@@ -31,7 +31,7 @@ done
 [ -s "$work/installed/share/man/man1/forepack-up.1.gz" ] || fail "no man page of forepack up"
 for page in "$work"/installed/share/man/man1/*.gz; do # one line of NAME, as whatis and lintian read it
     name=$(basename "$page" .1.gz)
-    zcat "$page" | grep -A 1 '^\.SH NAME' | sed 's/\\//g' | grep -qE "^$name - [[:alnum:]]" || fail "the man page of $name"
+    grep -qE "^$name - [[:alnum:]]" <<<"$(zcat "$page" | grep -A 1 '^\.SH NAME' | sed 's/\\//g')" || fail "the man page of $name"
     ! zcat "$page" | grep -F '(null)' || fail "an option without a text: $name"
 done
 for file in zsh/vendor-completions/_forepack fish/vendor_completions.d/forepack.fish; do

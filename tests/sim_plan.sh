@@ -27,7 +27,7 @@ refused() { # SENTENCE OPTIONS...
 plan --trace "$trace" "${costs[@]}" "${cluster[@]}" --json >"$work/plan.json"
 [ -z "${PLAN_RECORD:-}" ] || cp "$work/plan.json" "$golden"
 diff "$golden" "$work/plan.json" || fail "the report differs from $golden"
-plan --trace "$trace" "${costs[@]}" | grep -q '^worker groups ' || fail "no row of the pool in the text"
+grep -q '^worker groups ' <<<"$(plan --trace "$trace" "${costs[@]}")" || fail "no row of the pool in the text"
 
 # Requests at a rate, with no trace. Costs from a status, and from figures of the machine.
 load=(--prompt-tokens 200 --max-tokens 5 --qps 4 --requests 50)

@@ -18,7 +18,7 @@ jq -cn 'range(12) | {id: "row \(.)", prompt: "Hello \(.)", max_tokens: (if . < 2
 asking=("$bin/forepack" batch --server "$server" --input "$work/in.jsonl")
 sorted() { jq -cS '{id, token_ids, finish_reason}' "$1" | sort; }
 # Before the first answer the new output and its folder are synced, at the end the answers.
-sanitized() { ldd "$bin/forepack" | grep -qE 'lib(a|t)san'; }
+sanitized() { grep -qE 'lib(a|t)san' <<<"$(ldd "$bin/forepack")"; }
 if sanitized; then
     "${asking[@]}" --output "$work/calm.jsonl" 2>"$work/calm.log"
 else

@@ -8,7 +8,7 @@
 node_masks() {
     local pid
     for pid in $(cat "/proc/$up_pid/task/$up_pid/children"); do
-        tr '\0' ' ' <"/proc/$pid/cmdline" | grep -qE '^[^ ]*forepack-(worker|speculator) ' || continue
+        grep -qE '^[^ ]*forepack-(worker|speculator) ' <<<"$(tr '\0' ' ' <"/proc/$pid/cmdline")" || continue
         cat "/proc/$pid"/task/*/status 2>/dev/null | awk '/^Cpus_allowed_list/ {print $2}'
     done
 }
@@ -32,7 +32,7 @@ if [ "$(grep -c '@forepack-cores/' /proc/net/unix)" = 2 ] && [ "$saw" = 1 ]; the
     equal 2 "$(grep 'cores_placed' "$work/up.log" | tail -2 | grep -oE 'first=[0-9]+' | sort -u | wc -l)" "cores of the first threads"
 fi
 equal 2 "$(jq '[.nodes[] | select(.cores)] | length' "$work/status")" "nodes with cores"
-"$bin/forepack" status --server "$server" | grep -q "cores of the compute threads" || fail "no cores in the text of status"
+grep -q "cores of the compute threads" <<<"$("$bin/forepack" status --server "$server")" || fail "no cores in the text of status"
 stop_up
 
 start_up --cpus "${cores[1]}"

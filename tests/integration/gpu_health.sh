@@ -69,7 +69,7 @@ reason="rank 0 (host [^ ]*, pid [0-9]*), GPU 0000:01:00.0: Xid 79: the GPU has f
 grep -q "^forepack-worker: the node has left because of a GPU: $reason$" "$work/a.log" || fail "no sentence with the reason"
 grep -q "drain_started by=gpu reason=\"$reason\"" "$work/a.log" || fail "the log of the group has no reason"
 grep -q "node_draining node=a .*requests=1 reason=\"$reason\"" "$work/router.log" || fail "the log of the router has no reason"
-curl -s "http://127.0.0.1:$http_port/metrics" | grep -qx "forepack:gpu_drains_total 1" || fail "the drain is not counted"
+grep -qx "forepack:gpu_drains_total 1" <<<"$(curl -s "http://127.0.0.1:$http_port/metrics")" || fail "the drain is not counted"
 equal 1 "$(sample gpu_xid_errors_total a 'rank="0"')" "Xids of a node that is gone"
 equal "" "$(sample gpu_temperature_celsius a 'rank="0"')" "the temperature of a node that is gone"
 

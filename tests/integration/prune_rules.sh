@@ -25,7 +25,7 @@ key boss --operator
 equal '["never","keep-at-least:0.5","quality-at-least:0.9","required","any",null,null]' \
     "$("$bin/forepack" keys list --file "$keys" --json | jq -c 'map(.prune)')" "rules in the list"
 equal 'off' "$("$bin/forepack" keys list --file "$keys" --json | jq -r '.[5].drafts')" "drafts in the list"
-"$bin/forepack" keys list --file "$keys" | grep -q '^half .* keep-at-least:0.5 ' || fail "no rule in the table"
+grep -q '^half .* keep-at-least:0.5 ' <<<"$("$bin/forepack" keys list --file "$keys")" || fail "no rule in the table"
 
 choose_ports
 refuse_option() { "$bin/forepack-router" --model "$main_model" "${listen[@]}" "$@" 2>"$work/error"; }

@@ -75,7 +75,7 @@ http_falls_back() { # the router chooses the id, so a few requests are pruned
     jq -e '.usage.prefill_limit == "shadow-fallback"' "$work/answer"
 }
 wait_until 20 "a request over HTTP falls back" http_falls_back
-tr -d '\r' <"$work/headers" | grep -qi '^x-forepack-prefill-limit: shadow-fallback$' || fail "no header"
+grep -qi '^x-forepack-prefill-limit: shadow-fallback$' <<<"$(tr -d '\r' <"$work/headers")" || fail "no header"
 "$bin/forepack" explain --server "$server" --id whole --tenant pruned --prompt-file "$work/prompt" --keep-rate 0.01 --prefill on \
     --max-tokens 1 >"$work/explained"
 grep -q "^rule .*shadow-fallback$" "$work/explained" || fail "no line of explain"

@@ -30,7 +30,7 @@ wait_until 120 "the cluster is ready" up_spoke
 wait_until 10 "the block is whole" grep -q ^stop: "$work/up.log"
 [ "$(shown up | wc -l)" -le 8 ] || fail "forepack up shows more than a few lines: $(shown up)"
 for text in "log: $log" "127.0.0.1:$port" "http://127.0.0.1:$http_port/v1" "http://127.0.0.1:$http_port/" "stop: Ctrl-C"; do
-    shown up | grep -qF "$text" || fail "'$text' is not shown: $(shown up)"
+    grep -qF "$text" <<<"$(shown up)" || fail "'$text' is not shown: $(shown up)"
 done
 grep -q " router settings " "$log" || fail "the log has no settings"
 ! grep -q "of an earlier start" "$log" || fail "the log was not emptied"
@@ -54,15 +54,15 @@ before=$(status_json | jq .totals.requests)
 chat_in_terminal /help /nonsense "/keep 2" /reset "/system Be brief." || fail "forepack chat ended with $?"
 equal "$before" "$(status_json | jq .totals.requests)" "requests after commands of a chat"
 for text in "chat with the model main on $server" "/file $demo_text" "/keep " "/nonsense is no command" "/keep 2: must be"; do
-    shown chat | grep -qF "$text" || fail "'$text' is not shown: $(shown chat)"
+    grep -qF "$text" <<<"$(shown chat)" || fail "'$text' is not shown: $(shown chat)"
 done
 NO_COLOR='' chat_in_terminal "/keep 0.3" "/file $demo_text"
 answer=$(head -n 1 "$prompts" | jq -r '.answer | ltrimstr(" ")')
-shown chat | grep -q " $answer\$" || fail "the demo's question is not answered: $(shown chat)"
-shown chat | grep -q $'^\e\[2m\[.* kept [0-9]* of [0-9]* prompt tokens; first token after' || fail "no dim line: $(shown chat)"
+grep -q " $answer\$" <<<"$(shown chat)" || fail "the demo's question is not answered: $(shown chat)"
+grep -q $'^\e\[2m\[.* kept [0-9]* of [0-9]* prompt tokens; first token after' <<<"$(shown chat)" || fail "no dim line: $(shown chat)"
 NO_COLOR=1 chat_in_terminal "/keep all" "/file $demo_text"
-shown chat | grep -q '^\[.* first token after' || fail "no line without colour: $(shown chat)"
-! shown chat | grep -q $'\e\[2m' || fail "NO_COLOR is not respected"
+grep -q '^\[.* first token after' <<<"$(shown chat)" || fail "no line without colour: $(shown chat)"
+! grep -q $'\e\[2m' <<<"$(shown chat)" || fail "NO_COLOR is not respected"
 
 # Piped: no greeting, an unknown command ends the chat, and // sends a line with one slash.
 before=$(status_json | jq .totals.requests)
@@ -83,8 +83,8 @@ printf '\003' >&6
 code=0
 wait "$up_pid" || code=$?
 equal 0 "$code" "exit code of forepack up after Ctrl-C"
-shown up | grep -q "stopping when" || fail "forepack up does not say that it stops: $(shown up)"
-! shown up | grep -q " info " || fail "the terminal shows the log: $(shown up)"
+grep -q "stopping when" <<<"$(shown up)" || fail "forepack up does not say that it stops: $(shown up)"
+! grep -q " info " <<<"$(shown up)" || fail "the terminal shows the log: $(shown up)"
 
 : >"$work/up.log"
 up_in_terminal --verbose --speculators 0 >"$work/up.log" 2>&1 &

@@ -30,10 +30,10 @@ equal 2 "$(as_boss status --json | jq '.nodes | length')" "the nodes of a cluste
 equal reader "$(as_boss status --json | jq -r '.nodes[] | select(.role == "speculator") | .node_id')" "the speculator's id"
 if as_boss generate --prompt Hello --max-tokens 500 >/dev/null 2>"$work/error"; then fail "over the workers' context"; fi
 grep -q "128" "$work/error" || fail "wrong reason: $(cat "$work/error")"
-grep "router settings" "$work/up.log" | grep -q 'image-text="*\[image\]"* .*prune-rule=keep-at-least:0.5 drafts-rule=off' ||
+grep -q 'image-text="*\[image\]"* .*prune-rule=keep-at-least:0.5 drafts-rule=off' <<<"$(grep "router settings" "$work/up.log")" ||
     fail "a rule was dropped: $(grep "router settings" "$work/up.log")"
 equal 2 "$(grep -c ' costs_measured ' "$work/up.log")" "nodes that measured their costs"
-grep "settings" "$work/up.log" | grep -q "max_wait_ms=160\|max-wait-ms=160" || fail "an option was dropped"
+grep -q "max_wait_ms=160\|max-wait-ms=160" <<<"$(grep "settings" "$work/up.log")" || fail "an option was dropped"
 stop_up
 
 # The threads of nodes are a share of the cores that this process may use, not of all cores.
