@@ -69,11 +69,12 @@ tests/compatibility.py
 build=$(realpath -m "${build:-build/release-$version}")
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
-if [ "$(sed -n 's/^CMAKE_HOME_DIRECTORY:INTERNAL=//p' "$build/CMakeCache.txt" 2>/dev/null)" != "$root" ]; then
-    cmake --preset release -B "$build" -DFOREPACK_TESTS=OFF >&2
+if [ -z "${FOREPACK_RELEASE_BUILT:-}" ]; then # set by tests/release.sh: packs a build of another folder
+    [ -e "$build/CMakeCache.txt" ] || cmake --preset release -B "$build" -DFOREPACK_TESTS=OFF >&2
+    programs=(forepack forepack-router forepack-worker forepack-speculator forepack-bench forepack-sim)
+    cmake --build "$build" --target "${programs[@]}" man_pages completions >&2
 fi
-programs=(forepack forepack-router forepack-worker forepack-speculator forepack-bench forepack-sim)
-cmake --build "$build" --target "${programs[@]}" man_pages completions >&2
+[ "$("$build/bin/forepack" --version | awk '{ print $2 }')" = "$version" ] || fail "--build '$build': is not version $version"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -88,7 +89,9 @@ tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE
     gzip -9n >"$out/$tree.tar.gz"
 deploy/debian/build.sh --build "$build" --out "$out" >&2
 
-if command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
+if [ -n "${FOREPACK_RELEASE_BUILT:-}" ]; then
+    echo "no GPU kit: nothing is built" >&2
+elif command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
     bench/gpu-kit.sh --out "$work/kit" --build "$build-kit" >&2
     mv "$work/kit.tar.gz" "$out/forepack-gpu-kit-$version.tar.gz"
 else
