@@ -158,7 +158,7 @@ inside sh -c "apt-get -qq remove -y $packages" >"$work/remove.log" 2>&1 || fail 
 for file in var/lib/forepack/batches/kept etc/forepack/router.conf; do
     [ -e "$work/root/$file" ] || fail "removal deletes /$file"
 done
-inside sh -c "apt-get -qq purge -y $packages" >"$work/purge.log" 2>&1 || fail "purge: $(tail -n 3 "$work/purge.log")"
+inside sh -c "dpkg --purge $packages" >"$work/purge.log" 2>&1 || fail "purge: $(tail -n 3 "$work/purge.log")"
 for file in var/lib/forepack var/cache/forepack etc/forepack/router.conf etc/systemd/system/multi-user.target.wants/forepack-router.service; do
     [ ! -e "$work/root/$file" ] && [ ! -L "$work/root/$file" ] || fail "purge keeps /$file"
 done
