@@ -2,12 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 # Makes a release in two steps.
 # Usage: deploy/release.sh --prepare --version V
-#        deploy/release.sh --version V --sign-key KEY [--build DIR] OUT
+#        deploy/release.sh --version V --sign-key KEY [--build DIR [--no-build]] OUT
 #   --prepare       sets the version in CMakeLists.txt and CHANGELOG.md, and stores the protocol under
 #                   tests/data/release-V, for a commit that you review
 #   --version V     three numbers, such as 0.2.0
 #   --sign-key KEY  key of gpg that signs the checksums: fingerprint or address
 #   --build DIR     build folder (default build/release-V); programs that are up to date are not built again
+#   --no-build      packs the programs that --build has, without a GPU kit
 #   OUT             folder to create: source and program archives, Debian packages, the GPU kit if the CUDA toolkit is
 #                   installed, release notes, SHA256SUMS and its signature SHA256SUMS.asc
 # The second step needs a clean work tree. It ends with 0 only if the signature and all checksums are right.
@@ -22,7 +23,7 @@ fail() {
     exit 1
 }
 
-prepare=0 version='' sign_key='' build='' out=''
+prepare=0 builds=1 version='' sign_key='' build='' out=''
 while [ $# -gt 0 ]; do
     case $1 in
     --version | --sign-key | --build)
@@ -32,7 +33,8 @@ while [ $# -gt 0 ]; do
         shift 2
         ;;
     --prepare) prepare=1 && shift ;;
-    --help) sed -n '3,13s/^# //p' "$0" && exit 0 ;;
+    --no-build) builds=0 && shift ;;
+    --help) sed -n '3,14s/^# //p' "$0" && exit 0 ;;
     -*) usage "unknown option '$1'" ;;
     *) [ -z "$out" ] || usage "two folders: '$out' and '$1'" && out=$(realpath -m "$1") && shift ;;
     esac
@@ -69,7 +71,7 @@ tests/compatibility.py
 build=$(realpath -m "${build:-build/release-$version}")
 SOURCE_DATE_EPOCH=$(git log -1 --format=%ct)
 export SOURCE_DATE_EPOCH
-if [ -z "${FOREPACK_RELEASE_BUILT:-}" ]; then # set by tests/release.sh: packs a build of another folder
+if [ $builds = 1 ]; then
     [ -e "$build/CMakeCache.txt" ] || cmake --preset release -B "$build" -DFOREPACK_TESTS=OFF >&2
     programs=(forepack forepack-router forepack-worker forepack-speculator forepack-bench forepack-sim)
     cmake --build "$build" --target "${programs[@]}" man_pages completions >&2
@@ -89,8 +91,8 @@ tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE
     gzip -9n >"$out/$tree.tar.gz"
 deploy/debian/build.sh --build "$build" --out "$out" >&2
 
-if [ -n "${FOREPACK_RELEASE_BUILT:-}" ]; then
-    echo "no GPU kit: nothing is built" >&2
+if [ $builds = 0 ]; then
+    echo "--no-build: the release has no GPU kit" >&2
 elif command -v nvcc >/dev/null || [ -x /usr/local/cuda/bin/nvcc ]; then
     bench/gpu-kit.sh --out "$work/kit" --build "$build-kit" >&2
     mv "$work/kit.tar.gz" "$out/forepack-gpu-kit-$version.tar.gz"

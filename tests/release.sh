@@ -30,7 +30,7 @@ cp "$FOREPACK_SOURCE/deploy/release.sh" "$clone/deploy/"
 cp "$FOREPACK_SOURCE"/deploy/debian/* "$clone/deploy/debian/"
 git -C "$clone" diff --quiet || git -C "$clone" commit -qam "present scripts"
 
-# release WORDS...: must be refused with exit code 2 or 1 and these words.
+# refused WORDS OPTIONS...: the release is refused with these words.
 refused() {
     local words=$1 code=0
     shift
@@ -51,8 +51,8 @@ refused "not committed" --version "$version" --sign-key release@example.org --bu
 git -C "$clone" add -A
 git -C "$clone" commit -qm "release: $version"
 
-# The build folder belongs to another source folder, so it is only packed: FOREPACK_RELEASE_BUILT says that it is finished.
-FOREPACK_RELEASE_BUILT=1 "$clone/deploy/release.sh" --version "$version" --sign-key release@example.org --build "$FOREPACK_BUILD" \
+# The build folder belongs to another source folder, so it is only packed.
+"$clone/deploy/release.sh" --version "$version" --sign-key release@example.org --build "$FOREPACK_BUILD" --no-build \
     "$work/out" >"$work/release.log" 2>&1 || { tail -n 20 "$work/release.log" >&2; fail "no release"; }
 cd "$work/out"
 for file in forepack-"$version".tar.gz forepack-"$version"-linux-*.tar.gz forepack-{router,worker,speculator,client,bench,common}_"$version"-1_*.deb \
