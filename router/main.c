@@ -576,6 +576,7 @@ static int end_report(enum status status, const struct front *front)
 
 int main(int argc, char **argv)
 {
+    options_use_environment();
     options_main(options, usage, argc, argv, NULL);
     service_manager_open();
     memory_keep_freed();
