@@ -45,6 +45,7 @@ static struct {
         queue_reserve, shutdown_delay_ms, drain_ms;
     bool mixed_numerics, share_prefix_cache, close_schemas;
     bool metrics_open, check_config;
+    int64_t metrics_tenants, expect_workers, expect_speculators;
     struct log_options log;
 } o;
 
@@ -73,6 +74,14 @@ static const struct option options[] = {
              "Default: every client is allowed"},
     {.name = "metrics-open", .type = OPTION_BOOL, .value = &o.metrics_open, .default_text = "false",
      .help = "with --api-keys: serve GET /metrics without a key; otherwise it needs an operator's key"},
+    {.name = "metrics-tenants", .type = OPTION_INT, .value = &o.metrics_tenants, .default_text = "64", .max = 1000,
+     .unit = "tenants", .help = "with --api-keys: tenants that have their own series in the metrics of requests and tokens; "
+                                "further tenants count as '(others)'. 0: these metrics have no label tenant"},
+    {.name = "expect-workers", .type = OPTION_INT, .value = &o.expect_workers, .default_text = "0", .max = 100000,
+     .live = true, .unit = "nodes",
+     .help = "worker groups that should be attached, for the metric forepack:nodes_expected and its alert; 0: no number"},
+    {.name = "expect-speculators", .type = OPTION_INT, .value = &o.expect_speculators, .default_text = "0",
+     .max = 100000, .live = true, .unit = "nodes", .help = "speculators that should be attached, for the same metric"},
     {.name = "share-prefix-cache", .type = OPTION_BOOL, .value = &o.share_prefix_cache, .default_text = "false",
      .help = "let tenants reuse each other's cached prompts: saves prefill, but usage and TTFT then show a tenant that "
              "another tenant sent a prompt with the same start"},
@@ -255,6 +264,12 @@ static void model_names_set(struct front *front)
         front->model_names[i] = n ? mem_string(o.model_names.items[i]) : path_base_name(o.model);
 }
 
+static void expected_nodes_set(struct front *front)
+{
+    atomic_store(&front->expected_nodes[NODE_WORKER], (int)o.expect_workers);
+    atomic_store(&front->expected_nodes[NODE_SPECULATOR], (int)o.expect_speculators);
+}
+
 static enum status front_open(struct front *front)
 {
     if (!o.model) return status_fail(STATUS_INVALID, "--model: the directory of the main model is required");
@@ -289,6 +304,7 @@ static enum status front_open(struct front *front)
     TRY(draft_rule_parse("--drafts-rule", o.clients.drafts_rule, &front->rules.drafts));
     TRY(shadow_options_read(&o.shadow, front->prefill.quality, &o.shadow_options));
     atomic_init(&front->max_queue_requests, (int)o.max_queue_requests);
+    expected_nodes_set(front);
     front->started_us = clock_now_us();
     return STATUS_OK;
 }
@@ -345,6 +361,7 @@ static struct core *router_core_create(struct front *front, const struct tenant_
     struct core_options core_options = {
         .tenant_weights = weights,
         .n_tenant_weights = n_weights,
+        .tenant_series = o.api_keys ? (int)o.metrics_tenants : 0, // without keys a client may name any tenant
         .max_wait_us = o.max_wait_ms * 1000,
         .score_timeout_us = o.score_timeout_ms * 1000,
         .stall_us = o.stall_timeout_ms * 1000,
@@ -378,6 +395,7 @@ static void event_set_queue_bounds(struct core *c, void *arg, int64_t now_us)
 
 static void live_options_apply(struct front *front)
 {
+    expected_nodes_set(front);
     struct core_options *bounds = mem_alloc(sizeof *bounds);
     log_options_apply_level(&o.log); // the times of the shutdown are read when it begins
     queue_bounds_fill(bounds);

@@ -112,6 +112,7 @@ struct core_options {
     int tenant_queue_percent;  // percent of both bounds for one tenant (tenant_share.h); 0: no bound
     const struct tenant_weight *tenant_weights; // borrowed; if there are weights, tenants without one share one bound
     int n_tenant_weights;
+    int tenant_series;   // tenants that have their own counts in metrics (tenant_usage.h); 0: none
     int64_t max_wait_us; // a request is overdue after waiting this long in both waiting sets together
     // Longest wait of a prompt for a speculator. Once dispatched, the prompt waits for its score at most this long plus
     // four times the expected time of the score. After either wait, the whole prompt is kept.

@@ -41,6 +41,7 @@
 
 #include <stdatomic.h>
 
+#include "lib/base/certificate_time.h"
 #include "lib/grammar/cache.h"
 #include "lib/grammar/grammar.h"
 #include "lib/identity/identity.h"
@@ -101,12 +102,16 @@ struct front {
     atomic_bool draining;                         // new prompts are refused
     // the clients' server; atomic; NULL until it is open, while the core's thread may already run
     struct rpc_server *server;
-    bool ready;                    // the core could serve a request; core's thread only
-    struct whole_answers whole;    // core's thread only
-    atomic_size_t aborts_waiting;  // bytes charged for the Aborts that wait for the core's thread
-    atomic_bool serving;           // clients should send requests here: `ready`, not `leaving`, not `draining`
-    bool metrics_open;             // GET /metrics needs no API key
-    struct tracer *tracer;         // NULL: requests are not traced
+    bool ready;                            // the core could serve a request; core's thread only
+    struct whole_answers whole;            // core's thread only
+    atomic_size_t aborts_waiting;          // bytes charged for the Aborts that wait for the core's thread
+    atomic_bool serving;                   // clients should send requests here: `ready`, not `leaving`, not `draining`
+    bool metrics_open;                     // GET /metrics needs no API key
+    struct tracer *tracer;                 // NULL: requests are not traced
+    atomic_int expected_nodes[NODE_ROLES]; // --expect-speculators and --expect-workers
+    // [n_certificates] configured files with certificates; only the thread that writes metrics updates them
+    struct certificate_time *certificates;
+    int n_certificates;
     struct refusals *refusals;     // any thread; NULL: they are not counted
     struct compressed *compressed; // any thread; NULL: they are not counted
 };
