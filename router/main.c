@@ -13,6 +13,7 @@
 #include "lib/base/log_writer.h"
 #include "lib/base/mem.h"
 #include "lib/base/service_manager.h"
+#include "lib/identity/quota_keeper.h"
 #include "lib/text/client_options.h"
 #include "router/front/front.h"
 #include "router/front/http/http_service.h"
@@ -45,6 +46,7 @@ static struct {
         queue_reserve, shutdown_delay_ms, drain_ms;
     bool mixed_numerics, share_prefix_cache, close_schemas;
     bool metrics_open, check_config;
+    char *state_dir;
     int64_t metrics_tenants, expect_workers, expect_speculators;
     struct log_options log;
 } o;
@@ -72,6 +74,9 @@ static const struct option options[] = {
     {.name = "api-keys", .type = OPTION_STRING, .value = &o.api_keys, .placeholder = "FILE",
      .help = "file of API keys, made with forepack keys: clients must send one of them. Read again when it changes. "
              "Default: every client is allowed"},
+    {.name = "state-dir", .type = OPTION_STRING, .value = &o.state_dir, .placeholder = "DIR",
+     .help = "with --api-keys: folder that keeps the use of tokens_per_day over a restart; it is created if needed, and "
+             "one router uses it. Default: a restart resets the use"},
     {.name = "metrics-open", .type = OPTION_BOOL, .value = &o.metrics_open, .default_text = "false",
      .help = "with --api-keys: serve GET /metrics without a key; otherwise it needs an operator's key"},
     {.name = "metrics-tenants", .type = OPTION_INT, .value = &o.metrics_tenants, .default_text = "64", .max = 1000,
@@ -289,6 +294,12 @@ static enum status front_open(struct front *front)
     front->close_schemas = o.close_schemas;
     front->metrics_open = o.metrics_open;
     if (o.api_keys) TRY(identity_open(o.api_keys, &front->identity));
+    if (o.state_dir && !o.api_keys)
+        return status_fail(STATUS_INVALID, "--state-dir: keeps the use of API keys: give --api-keys too");
+    if (o.state_dir) {
+        enum status status = quota_keeper_open(o.state_dir, front->identity, &front->quotas);
+        if (status != STATUS_OK) return status_context(status, "--state-dir");
+    }
     front->share_prefix_cache = o.share_prefix_cache;
     model_names_set(front);
     front->heartbeat_ms = o.heartbeat_ms;
@@ -320,6 +331,8 @@ static void front_close(struct front *front)
     for (int i = 0; i < front->n_model_names; i++)
         free(front->model_names[i]);
     free(front->model_names);
+    free(front->settings);
+    quota_keeper_close(front->quotas);
     identity_close(front->identity);
     cluster_token_free(front->cluster_token);
 }
@@ -393,8 +406,30 @@ static void event_set_queue_bounds(struct core *c, void *arg, int64_t now_us)
     free(arg);
 }
 
+struct settings_change {
+    struct front *front;
+    char *text; // owned
+};
+
+static void event_set_settings(struct core *c, void *arg, int64_t now_us)
+{
+    struct settings_change *change = arg;
+    free(change->front->settings);
+    change->front->settings = change->text;
+    free(change);
+}
+
+// Gives the core's thread the values of all options, for GetDiagnostics.
+static void settings_publish(struct front *front)
+{
+    struct settings_change *change = mem_alloc(sizeof *change);
+    *change = (struct settings_change){front, options_format(options)};
+    loop_post(front->loop, event_set_settings, change);
+}
+
 static void live_options_apply(struct front *front)
 {
+    settings_publish(front);
     expected_nodes_set(front);
     struct core_options *bounds = mem_alloc(sizeof *bounds);
     log_options_apply_level(&o.log); // the times of the shutdown are read when it begins
@@ -450,8 +485,8 @@ static void methods_fill(const struct front *front, struct rpc_method methods[ME
 {
     enum { WITH_PROMPT = 4 };
     const struct rpc_method of_inference[] = {
-        front_generate, front_generate_many, front_score,      front_compress,     front_abort,
-        front_tokenize, front_detokenize,    front_model_info, front_cluster_info, front_drain_node};
+        front_generate,   front_generate_many, front_score,        front_compress,   front_abort,      front_tokenize,
+        front_detokenize, front_model_info,    front_cluster_info, front_drain_node, front_diagnostics};
     const struct rpc_method of_kserve[] = {front_model_infer, front_model_stream_infer};
     const size_t n_inference = sizeof of_inference / sizeof *of_inference;
     size_t n = n_inference, limit = intake_message_limit(front, front->config.max_context);
@@ -478,6 +513,8 @@ static enum status router_serve(struct front *front, struct listeners *listeners
     methods_fill(front, methods);
     TRY(listeners_open(&o.listen, front, methods, listeners));
     __atomic_store_n(&front->server, listeners->clients, __ATOMIC_RELEASE);
+    __atomic_store_n(&front->http, listeners->http, __ATOMIC_RELEASE);
+    settings_publish(front);
     loop_post(front->loop, event_publish_ready, front);
     log_event(LOG_INFO, "router_listening", LOG_FIELD("host", o.listen.host),
               LOG_FIELD("port", rpc_server_port(listeners->clients)),

@@ -368,6 +368,19 @@ void options_log(const struct option *table)
     free(fields);
 }
 
+char *options_format(const struct option *table)
+{
+    char *text = mem_string("");
+    for (const struct option *row = table; row->name; row++) {
+        if (row->name[0] == '-') continue;
+        char *value = option_value_format(row), *longer = mem_format("%s%s = %s\n", text, row->name, value);
+        free(value);
+        free(text);
+        text = longer;
+    }
+    return text;
+}
+
 void options_free(const struct option *table)
 {
     for (const struct option *row = table; row->name; row++) {

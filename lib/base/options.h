@@ -93,6 +93,9 @@ void options_list(const struct option *table, FILE *out);
 // are read from files that options name.
 void options_log(const struct option *table);
 
+// Returns the effective values as lines "name = value", as a --config file has them. The caller frees the text.
+char *options_format(const struct option *table);
+
 void options_free(const struct option *table);
 
 // Only for lib/base: formats limits as "1 to 100000000", where `between` is " to ". Returns false if the option has no

@@ -22,6 +22,7 @@
 #include "router/core/node_gpus.h"
 #include "router/core/request.h"
 #include "router/core/shadow.h"
+#include "router/core/slow_requests.h"
 #include "router/sched/tenant_queue.h"
 #include "router/sched/view.h"
 
@@ -341,5 +342,6 @@ struct core_status {
     struct loading_status *loading; // nodes that load their weights and take no requests; owned by the status
     struct shadow_status shadow;
 };
+const struct slow_requests *core_get_slow_requests(const struct core *c); // borrowed from the core
 void core_get_status(const struct core *c, struct core_status *status);
 void core_status_fini(struct core_status *status);
