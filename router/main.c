@@ -269,6 +269,15 @@ static void model_names_set(struct front *front)
         front->model_names[i] = n ? mem_string(o.model_names.items[i]) : path_base_name(o.model);
 }
 
+static enum status quotas_open(struct front *front)
+{
+    if (!o.state_dir) return STATUS_OK;
+    if (!o.api_keys) return status_fail(STATUS_INVALID, "--state-dir: keeps the use of API keys: give --api-keys too");
+    enum status status = o.check_config ? quota_keeper_check(o.state_dir)
+                                        : quota_keeper_open(o.state_dir, front->identity, &front->quotas);
+    return status == STATUS_OK ? status : status_context(status, "--state-dir");
+}
+
 static void expected_nodes_set(struct front *front)
 {
     atomic_store(&front->expected_nodes[NODE_WORKER], (int)o.expect_workers);
@@ -294,12 +303,7 @@ static enum status front_open(struct front *front)
     front->close_schemas = o.close_schemas;
     front->metrics_open = o.metrics_open;
     if (o.api_keys) TRY(identity_open(o.api_keys, &front->identity));
-    if (o.state_dir && !o.api_keys)
-        return status_fail(STATUS_INVALID, "--state-dir: keeps the use of API keys: give --api-keys too");
-    if (o.state_dir) {
-        enum status status = quota_keeper_open(o.state_dir, front->identity, &front->quotas);
-        if (status != STATUS_OK) return status_context(status, "--state-dir");
-    }
+    TRY(quotas_open(front));
     front->share_prefix_cache = o.share_prefix_cache;
     model_names_set(front);
     front->heartbeat_ms = o.heartbeat_ms;

@@ -96,6 +96,16 @@ static enum status quotas_load(struct quota_keeper *keeper)
     return STATUS_OK;
 }
 
+enum status quota_keeper_check(const char *folder)
+{
+    struct quota_list list;
+    char *path = mem_format("%s/quotas", folder);
+    enum status status = quota_file_read(path, &list);
+    quota_list_fini(&list);
+    free(path);
+    return status;
+}
+
 enum status quota_keeper_open(const char *folder, struct identity *identity, struct quota_keeper **keeper_p)
 {
     int fd = -1;

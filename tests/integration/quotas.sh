@@ -37,6 +37,8 @@ grep -q "quotas_read file=.*/quotas.* keys=1" "$work/router.log" || fail "the fi
 as daily generate --prompt "Hi" --max-tokens 200 --ignore-eos >/dev/null || fail "the rest of the quota was refused: $(cat "$work/error")"
 used_up || fail "a request beyond the quota: $(cat "$work/error")"
 refused "--state-dir: $state: another router uses it" --api-keys "$keys" --state-dir "$state" --port 0 --http-port 0 --node-listen 127.0.0.1:0
+"$bin/forepack-router" --model "$main_model" "${listen[@]}" --api-keys "$keys" --state-dir "$state" --check-config >/dev/null ||
+    fail "--check-config is refused while a router uses the folder"
 kill -TERM "$router"
 wait "$router" || fail "the router ended with $?"
 router --state-dir "$state"
@@ -57,6 +59,7 @@ wait "$router" || fail "the router ended with $?"
 sed -i 's/^daily acme ./daily acme 1/' "$state/quotas"
 refused "--state-dir: $state/quotas is damaged (move it away to start with unused quotas): its last line is not the hash" \
     --api-keys "$keys" --state-dir "$state"
+refused "--state-dir: $state/quotas is damaged" --api-keys "$keys" --state-dir "$state" --check-config
 refused "--state-dir: keeps the use of API keys: give --api-keys too" --state-dir "$state"
 refused "--state-dir: $keys: " --api-keys "$keys" --state-dir "$keys"
 echo "quotas: all passed"
