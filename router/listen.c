@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "router/listen.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include "lib/base/address.h"
 #include "lib/base/descriptors.h"
@@ -11,6 +14,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/peer_budget.h"
 #include "lib/base/secret_file.h"
+#include "lib/base/tls_files.h"
 #include "router/front/grpc/grpc_access.h"
 #include "router/front/http/http_call.h"
 #include "router/front/http/http_service.h"
@@ -162,6 +166,33 @@ enum status listen_check(const struct listen_options *o)
     return rule_check(node_address(o), o, node_rule_check);
 }
 
+static enum status tls_files_check(const char *cert, const char *key, const char *ca)
+{
+    struct tls_pem pem;
+    TRY(tls_pem_read(cert, key, ca, &pem));
+    tls_pem_free(&pem);
+    return STATUS_OK;
+}
+
+static enum status batch_dir_check(const char *dir)
+{
+    struct stat is;
+    if (!dir || stat(dir, &is) != 0) return STATUS_OK; // it is created at start
+    if (!S_ISDIR(is.st_mode)) return status_fail(STATUS_INVALID, "--batch-dir %s: is not a folder", dir);
+    if (access(dir, R_OK | W_OK | X_OK) == 0) return STATUS_OK;
+    return status_fail(STATUS_INVALID, "--batch-dir %s: this user cannot write to it: %s", dir, strerror(errno));
+}
+
+enum status listen_check_files(const struct listen_options *o)
+{
+    struct cluster_token *token = NULL;
+    TRY(tls_files_check(o->tls_cert, o->tls_key, o->tls_client_ca));
+    TRY(tls_files_check(o->node_tls_cert, o->node_tls_key, o->node_tls_ca));
+    if (o->cluster_token_file) TRY(cluster_token_open(o->cluster_token_file, &token));
+    cluster_token_free(token);
+    return batch_dir_check(o->batch.dir);
+}
+
 // --- opening
 
 static enum status clients_open(const struct listen_options *o, struct front *front, const struct rpc_method *methods,
@@ -281,12 +312,12 @@ enum status listeners_open(const struct listen_options *options, struct front *f
     return status;
 }
 
-void listeners_reload(const struct listeners *listeners, const struct front *front)
+enum status listeners_reload(const struct listeners *listeners, const struct front *front)
 {
-    rpc_server_reload(listeners->clients);
-    rpc_server_reload(listeners->nodes);
-    http_service_reload(listeners->http);
-    cluster_token_reload(front->cluster_token);
+    enum status status = rpc_server_reload(listeners->clients);
+    status = status_either(status, rpc_server_reload(listeners->nodes));
+    status = status_either(status, http_service_reload(listeners->http));
+    return status_either(status, cluster_token_reload(front->cluster_token));
 }
 
 void listeners_close(struct listeners *listeners, int grace_ms)

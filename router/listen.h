@@ -105,6 +105,8 @@ struct listen_options {
 
 // Checks the rule of exposure and conflicts between options. Returns STATUS_INVALID with an error message.
 enum status listen_check(const struct listen_options *options);
+// Checks that the TLS files, the cluster token file and the folder of batches can be used, without opening a port.
+enum status listen_check_files(const struct listen_options *options);
 
 struct listeners { // must not move while they are open
     struct rpc_server *clients, *nodes;
@@ -116,6 +118,6 @@ struct listeners { // must not move while they are open
 // `methods` of clients are borrowed until listeners_close(). Sets front->cluster_token.
 enum status listeners_open(const struct listen_options *options, struct front *front, const struct rpc_method *methods,
                            struct listeners *listeners);
-// Reads the TLS files and the cluster token file again if they have changed.
-void listeners_reload(const struct listeners *listeners, const struct front *front);
+// Reads the TLS files and the cluster token file again if they have changed. Returns the last failure.
+enum status listeners_reload(const struct listeners *listeners, const struct front *front);
 void listeners_close(struct listeners *listeners, int grace_ms); // first the clients' listeners, then the nodes'

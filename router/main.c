@@ -12,6 +12,7 @@
 #include "lib/base/log_options.h"
 #include "lib/base/log_writer.h"
 #include "lib/base/mem.h"
+#include "lib/base/service_manager.h"
 #include "lib/text/client_options.h"
 #include "router/front/front.h"
 #include "router/front/http/http_service.h"
@@ -21,7 +22,9 @@
 #include "router/front/request/parsed_message.h"
 #include "router/front/request/system_turns.h"
 #include "router/listen.h"
+#include "router/service_state.h"
 #include "router/shadow_options.h"
+#include "router/shutdown.h"
 #include "router/trace_options.h"
 
 static struct {
@@ -39,9 +42,9 @@ static struct {
     int64_t stall_timeout_ms, eject_ms;
     int64_t tokenise_threads, tokenise_queue_mb, tenant_queue_share;
     int64_t speculate_min_tokens, selection_cache_mib, tail_tokens, pinned_turn_tokens, bins_ahead, batch_requests,
-        queue_reserve, drain_ms;
+        queue_reserve, shutdown_delay_ms, drain_ms;
     bool mixed_numerics, share_prefix_cache, close_schemas;
-    bool metrics_open;
+    bool metrics_open, check_config;
     struct log_options log;
 } o;
 
@@ -168,10 +171,15 @@ static const struct option options[] = {
     {.name = "mixed-numerics", .type = OPTION_BOOL, .value = &o.mixed_numerics, .default_text = "false",
      .help = "accept nodes of one role that differ in backend or types; a request that moves between them may change "
              "its tokens"},
+    {.name = "shutdown-delay-ms", .type = OPTION_INT, .value = &o.shutdown_delay_ms, .default_text = "0", .max = 3600000,
+     .live = true,
+     .unit = "ms", .help = "time after SIGTERM in which /ready and the health service say not ready, but new requests "
+                           "are still served, for load balancers to notice; then the router drains"},
     {.name = "drain-ms", .type = OPTION_INT, .value = &o.drain_ms, .default_text = "30000", .max = 3600000,
      .live = true,
-     .unit = "ms", .help = "time for running requests to end after SIGTERM; a second signal ends them immediately"},
+     .unit = "ms", .help = "time for running requests to end after SIGTERM and --shutdown-delay-ms; a second signal ends them immediately"},
     TRACE_OPTION_ROWS(o.trace),
+    CHECK_CONFIG_ROWS(o.check_config),
     {.name = "-Logging"},
     LOG_OPTION_ROWS(o.log),
     {0},
@@ -182,7 +190,7 @@ static const char usage[] =
     "Usage: forepack-router --model DIR [options]\n"
     "The router of a Forepack cluster: clients and nodes connect to it. SIGTERM drains it.\n"
     "SIGHUP reads changed files: API keys, cluster token, certificates, and the log level, the\n"
-    "bounds of the queue and drain-ms in the --config file.";
+    "bounds of the queue, shutdown-delay-ms and drain-ms in the --config file.";
 
 // Returns the last component of a path. The caller frees it.
 static char *path_base_name(const char *path)
@@ -360,65 +368,6 @@ static struct core *router_core_create(struct front *front, const struct tenant_
     return core_create(&core_options, &ops);
 }
 
-// --- draining: the main thread polls the core until it is idle or the time is up
-
-struct idle_query {
-    int answer; // atomic; -1: not answered yet
-};
-
-static void event_drain(struct core *c, void *arg, int64_t now_us)
-{
-    core_drain(c); // the health service becomes NOT_SERVING through ready_changed
-}
-
-static void event_publish_ready(struct core *c, void *arg, int64_t now_us)
-{
-    front_publish_ready(arg);
-}
-
-static void event_query_idle(struct core *c, void *arg, int64_t now_us)
-{
-    struct idle_query *query = arg;
-    __atomic_store_n(&query->answer, core_idle(c), __ATOMIC_RELEASE);
-}
-
-// Waits 20 ms. Returns true if a second signal has come.
-static bool drain_wait(const sigset_t *signals)
-{
-    const struct timespec interval = {.tv_nsec = 20000000};
-    int signal = sigtimedwait(signals, NULL, &interval);
-    return signal > 0 && signal != SIGHUP;
-}
-
-static void event_release_nodes(struct core *c, void *arg, int64_t now_us)
-{
-    core_release_nodes(c, now_us);
-}
-
-// Drains the router. Returns true if the core became idle in time.
-static bool router_drain(struct front *front, sigset_t *signals)
-{
-    log_event(LOG_INFO, "shutdown_started", LOG_FIELD("drain_limit_ms", o.drain_ms));
-    int64_t end_us = clock_now_us() + o.drain_ms * 1000;
-    atomic_store(&front->draining, true);
-    loop_post(front->loop, event_publish_ready, front);
-    while (!intake_pool_idle(front->pool) && clock_now_us() < end_us) { // the core still accepts these prompts
-        if (drain_wait(signals)) end_us = 0;
-    }
-    loop_post(front->loop, event_drain, NULL);
-    // Asks at least once: once the answer is there, the core has handled event_drain and no longer calls the server, so
-    // the server may be closed.
-    do {
-        struct idle_query query = {-1};
-        loop_post(front->loop, event_query_idle, &query);
-        do {
-            if (drain_wait(signals)) end_us = 0;
-        } while (__atomic_load_n(&query.answer, __ATOMIC_ACQUIRE) < 0);
-        if (query.answer && intake_pool_idle(front->pool)) return true; // the pool finishes compressions
-    } while (clock_now_us() < end_us);
-    return false;
-}
-
 // --- files that have changed
 
 static void event_set_queue_bounds(struct core *c, void *arg, int64_t now_us)
@@ -430,7 +379,7 @@ static void event_set_queue_bounds(struct core *c, void *arg, int64_t now_us)
 static void live_options_apply(struct front *front)
 {
     struct core_options *bounds = mem_alloc(sizeof *bounds);
-    log_options_apply_level(&o.log); // --drain-ms is read when the router drains
+    log_options_apply_level(&o.log); // the times of the shutdown are read when it begins
     queue_bounds_fill(bounds);
     atomic_store(&front->max_queue_requests, bounds->max_queue_requests);
     intake_pool_set_bounds(front->pool, bounds->max_queue_requests, bounds->tenant_queue_percent);
@@ -439,23 +388,27 @@ static void live_options_apply(struct front *front)
 
 // Reads changed files again. Each reader logs what changed. If a file has an error, its reader logs the error and keeps
 // the last contents. The --config file is read again only here. The other files are also read when they are used.
-static void router_reload(struct front *front, const struct listeners *listeners)
+static void router_reload(struct front *front, const struct listeners *listeners, struct service_state *state)
 {
     log_event(LOG_INFO, "reload_started", LOG_FIELD("signal", "SIGHUP"));
-    if (options_reload(options) != STATUS_OK)
+    service_manager_reloading();
+    enum status status = options_reload(options);
+    if (status != STATUS_OK)
         log_event(LOG_ERROR, "config_refused", LOG_REASON, LOG_FIELD("effect", "all options stay as they are"));
     live_options_apply(front);
-    identity_reload(front->identity);
-    listeners_reload(listeners, front);
+    status = status_either(status, identity_reload(front->identity));
+    status = status_either(status, listeners_reload(listeners, front));
+    service_state_set_refused(state, status == STATUS_OK ? NULL : status_message());
+    service_manager_ready();
     log_event(LOG_INFO, "reload_done", LOG_FIELD("signal", "SIGHUP"));
 }
 
 // Waits until a signal ends the router.
-static void signals_await(struct front *front, const struct listeners *listeners, const sigset_t *signals)
+static void signals_await(struct front *front, const struct listeners *listeners, const sigset_t *signals,
+                          struct service_state *state)
 {
-    int signal;
-    while (sigwait(signals, &signal) == 0 && signal == SIGHUP)
-        router_reload(front, listeners);
+    while (service_state_wait(state, signals, -1) == SIGHUP)
+        router_reload(front, listeners, state);
 }
 
 // --- serving
@@ -494,8 +447,14 @@ static void methods_fill(const struct front *front, struct rpc_method methods[ME
     methods[n] = (struct rpc_method){0};
 }
 
+static void event_publish_ready(struct core *c, void *arg, int64_t now_us)
+{
+    front_publish_ready(arg);
+}
+
 // Serves until a signal has come and the core is drained.
-static enum status router_serve(struct front *front, struct listeners *listeners, sigset_t *signals)
+static enum status router_serve(struct front *front, struct listeners *listeners, struct service_state *state,
+                                sigset_t *signals)
 {
     struct rpc_method methods[METHODS_MAX + 1];
     methods_fill(front, methods);
@@ -508,9 +467,15 @@ static enum status router_serve(struct front *front, struct listeners *listeners
               LOG_FIELD("node_port", rpc_server_port(listeners->nodes)), LOG_FIELD("model", front->model_names[0]),
               LOG_FIELD("context_tokens", front->config.max_context), LOG_FIELD("vocab_size", front->config.vocab_size),
               LOG_FIELD("chat_template", front->chat ? chat_template_name(front->chat) : "none"));
-    signals_await(front, listeners, signals);
-    http_service_drain(listeners->http);
-    if (router_drain(front, signals)) loop_post(front->loop, event_release_nodes, NULL);
+    service_manager_ready();
+    signals_await(front, listeners, signals, state);
+    const struct shutdown shutdown = {.front = front,
+                                      .http = listeners->http,
+                                      .state = state,
+                                      .signals = signals,
+                                      .delay_ms = o.shutdown_delay_ms,
+                                      .drain_ms = o.drain_ms};
+    router_shut_down(&shutdown);
     listeners_close(listeners, 1000);
     return STATUS_OK;
 }
@@ -528,10 +493,12 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
     front->parsed_messages = parsed_message_table_create();
     rpc_init();
     struct listeners listeners = {0};
+    struct service_state *state = service_state_open(front);
     enum status status = trace_open(&o.trace, o.listen.host, &front->tracer);
-    if (status == STATUS_OK) status = router_serve(front, &listeners, signals);
+    if (status == STATUS_OK) status = router_serve(front, &listeners, state, signals);
     intake_pool_close(front->pool);
     loop_stop(front->loop);
+    service_state_close(state);
     http_service_free(listeners.http);
     core_free(core);
     tracer_close(front->tracer, TRACE_FLUSH_MS);
@@ -564,9 +531,53 @@ static void signals_block(sigset_t *signals)
     pthread_sigmask(SIG_BLOCK, signals, NULL);
 }
 
+// Checks the options and opens the files that they name. The caller frees the weights and closes the front, even on
+// failure.
+static enum status configuration_open(struct front *front, char *weights_text, struct tenant_weight **weights_p,
+                                      int *n_weights_p)
+{
+    TRY(tenant_weights_parse(weights_text, weights_p, n_weights_p));
+    TRY(fingerprints_parse());
+    TRY(listen_check(&o.listen));
+    TRY(trace_check(&o.trace, o.listen.insecure));
+    return front_open(front);
+}
+
+// Opens the tracer, which reads its files, and closes it before it connects.
+static enum status trace_check_files(void)
+{
+    struct tracer *tracer = NULL;
+    rpc_init();
+    enum status status = trace_open(&o.trace, o.listen.host, &tracer);
+    tracer_close(tracer, 0);
+    rpc_shutdown();
+    return status;
+}
+
+// Checks the files of the ports and of the tracer after the rest of the configuration. Returns the exit code.
+static int configuration_report(enum status status)
+{
+    if (status == STATUS_OK) status = listen_check_files(&o.listen);
+    if (status == STATUS_OK) status = trace_check_files();
+    return options_check_report("forepack-router", status);
+}
+
+// Logs why the router ends, and returns the exit code.
+static int end_report(enum status status, const struct front *front)
+{
+    if (status == STATUS_OK) {
+        log_event(LOG_INFO, "router_stopped", LOG_FIELD("uptime_s", (clock_now_us() - front->started_us) / 1000000));
+    } else {
+        log_event(LOG_ERROR, "start_failed", LOG_REASON);
+        service_manager_set_status("The start failed: %s", status_message());
+    }
+    return status_exit_code(status);
+}
+
 int main(int argc, char **argv)
 {
     options_main(options, usage, argc, argv, NULL);
+    service_manager_open();
     memory_keep_freed();
     log_options_apply(&o.log, "router");
     log_writer_start(log_tell_dropped);
@@ -580,20 +591,12 @@ int main(int argc, char **argv)
     char *weights_text = o.tenant_weights ? mem_string(o.tenant_weights) : NULL;
     struct tenant_weight *weights = NULL;
     int n_weights = 0;
-    enum status status = tenant_weights_parse(weights_text, &weights, &n_weights);
-    if (status == STATUS_OK) status = fingerprints_parse();
-    if (status == STATUS_OK) status = listen_check(&o.listen);
-    if (status == STATUS_OK) status = trace_check(&o.trace, o.listen.insecure);
-    if (status == STATUS_OK) status = front_open(&front);
-    if (status == STATUS_OK) status = router_run(&front, weights, n_weights, &signals);
-    if (status == STATUS_OK) {
-        log_event(LOG_INFO, "router_stopped", LOG_FIELD("uptime_s", (clock_now_us() - front.started_us) / 1000000));
-    } else {
-        log_event(LOG_ERROR, "start_failed", LOG_REASON);
-    }
+    enum status status = configuration_open(&front, weights_text, &weights, &n_weights);
+    if (status == STATUS_OK && !o.check_config) status = router_run(&front, weights, n_weights, &signals);
+    const int code = o.check_config ? configuration_report(status) : end_report(status, &front);
     front_close(&front);
     free(weights);
     free(weights_text);
     options_free(options);
-    return status_exit_code(status);
+    return code;
 }

@@ -60,6 +60,19 @@ enum status options_reload(const struct option *table);
 // failure. `usage` is the text at the top of --help. Returns the number of arguments in `rest`.
 int options_main(const struct option *table, const char *usage, int argc, char **argv, char **rest);
 
+// Rows of a program that can check its configuration. `v` is a static bool.
+// clang-format off
+#define CHECK_CONFIG_ROWS(v)                                                                                           \
+    {.name = "-Start"},                                                                                                \
+    {.name = "check-config", .type = OPTION_BOOL, .value = &(v), .default_text = "false",                              \
+     .help = "check options, configuration and the files that they name, and end with exit code 0 or 2: no port is "   \
+             "opened and no weights are read"}
+// clang-format on
+
+// Prints the result of --check-config: a sentence on standard output, or the error message on standard error. Returns
+// the exit code, 0 or 2. `program` is the program's name.
+int options_check_report(const char *program, enum status status);
+
 void options_help(const struct option *table, const char *usage, FILE *out);
 
 // Writes the man page in roff (options_man.c). The build gets it from every program with the hidden flag --man.

@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Handles the options for main(): --help, --man, --list and --version print and exit, and wrong options exit with 2.
+// Prints the result of --check-config.
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/log_writer.h"
 #include "lib/base/options.h"
 #include "lib/base/version.h"
 
@@ -33,4 +35,15 @@ int options_main(const struct option *table, const char *usage, int argc, char *
         exit(2);
     }
     return n_rest;
+}
+
+int options_check_report(const char *program, enum status status)
+{
+    if (status == STATUS_OK) {
+        printf("%s: the configuration can be used\n", program);
+        return 0;
+    }
+    log_flush(); // so that the message follows the log lines of its causes
+    if (*status_message()) fprintf(stderr, "%s: %s\n", program, status_message());
+    return 2;
 }

@@ -48,5 +48,12 @@ int status_exit_code(enum status status);
         if (try_status != STATUS_OK) return try_status;                                                                \
     } while (0)
 
+// Combines calls that must all run: returns `now` if it failed, else `before`. The error message is that of the last
+// failure.
+static inline enum status status_either(enum status before, enum status now)
+{
+    return now == STATUS_OK ? before : now;
+}
+
 // Returns the error message of this thread's last status_fail(), valid until its next status_fail(). Never NULL.
 const char *status_message(void);

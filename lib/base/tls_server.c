@@ -3,7 +3,9 @@
 
 #include <openssl/err.h>
 #include <pthread.h>
+#include <stdbool.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "lib/base/clock.h"
@@ -25,6 +27,7 @@ struct tls_server {
     int64_t interval_us;
     pthread_mutex_t mutex;             // guards what follows
     struct file_stamp stamps[N_FILES]; // of the files that were read last, usable or not
+    bool refused;                      // these files cannot be used
     int64_t check_us;                  // time of the next look at the files
     SSL_CTX *context;                  // from the last usable version of the files
     struct label label;
@@ -146,23 +149,28 @@ static void log_loaded(const struct tls_server *s, const struct label *old)
 }
 
 // Reads the files if they have changed. The caller holds the mutex.
-static void read_changed(struct tls_server *s)
+static enum status read_changed(struct tls_server *s)
 {
     s->check_us = clock_now_us() + s->interval_us;
-    if (!files_changed(s)) return;
+    if (!files_changed(s)) return STATUS_OK;
     const struct label old = s->label;
-    if (context_load(s) == STATUS_OK)
+    enum status status = context_load(s);
+    s->refused = status != STATUS_OK;
+    if (status == STATUS_OK)
         log_loaded(s, &old);
     else
         log_event(LOG_ERROR, "certificate_refused", LOG_REASON,
                   LOG_FIELD("effect", "the last certificate stays in use"));
+    return status;
 }
 
-void tls_server_reload(struct tls_server *s)
+enum status tls_server_reload(struct tls_server *s)
 {
     pthread_mutex_lock(&s->mutex);
-    read_changed(s);
+    if (s->refused) memset(s->stamps, 0, sizeof s->stamps); // reads them again
+    enum status status = read_changed(s);
     pthread_mutex_unlock(&s->mutex);
+    return status;
 }
 
 SSL *tls_server_accept(struct tls_server *s)

@@ -24,6 +24,7 @@ enum status tls_server_open(const struct tls_server_options *options, struct tls
 // no memory.
 SSL *tls_server_accept(struct tls_server *s);
 // Reads changed files now, instead of at the next connection. Logs the changes, and files that cannot be used, once
-// for each bad version; then the last certificate stays in use.
-void tls_server_reload(struct tls_server *s);
+// for each bad version; then the last certificate stays in use and the result is the failure. Files that could not be
+// used are tried again.
+enum status tls_server_reload(struct tls_server *s);
 void tls_server_free(struct tls_server *s); // NULL is allowed

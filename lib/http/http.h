@@ -117,8 +117,9 @@ void http_server_stop_accepting(struct http_server *server);
 // Waits up to grace_ms for open exchanges, then disconnects their clients. When it returns every on_close has run.
 // Exchanges that are still referenced stay valid. Must not be called from a handler. NULL is allowed.
 void http_server_close(struct http_server *server, int grace_ms);
-// Reads changed TLS files now and logs the changes, instead of at the next new connection. Any thread.
-void http_server_reload(struct http_server *server);
+// Reads changed TLS files now and logs the changes, instead of at the next new connection. Returns the failure if files
+// cannot be used. Any thread.
+enum status http_server_reload(struct http_server *server);
 enum { HTTP_STATUS_CLASSES = 6 };
 struct http_server_status {
     int64_t connections, exchanges;          // open at present

@@ -105,9 +105,9 @@ static enum status start(struct http_server *s)
     return STATUS_OK;
 }
 
-void http_server_reload(struct http_server *server)
+enum status http_server_reload(struct http_server *server)
 {
-    if (server->tls) tls_server_reload(server->tls);
+    return server->tls ? tls_server_reload(server->tls) : STATUS_OK;
 }
 
 enum status http_server_open(const struct http_server_options *options, struct http_server **server_p)

@@ -45,6 +45,7 @@ struct identity {
     bool reading;            // a thread is checking the file
     int64_t looked_us;       // time of the last check
     struct file_stamp stamp; // version of the file that was read last, usable or not
+    bool refused;            // that version cannot be used
 };
 
 // --- principals
@@ -307,7 +308,7 @@ static void log_changes(const struct identity *identity, const struct key_file *
 }
 
 // Returns true if the calling thread must check the file now. It checks without the mutex, and other threads continue
-// with the old keys.
+// with the old keys. An interval of 0 also tries a file again that could not be used.
 static bool look_begin(struct identity *identity, int64_t interval_us, struct file_stamp *stamp_p)
 {
     pthread_mutex_lock(&identity->mutex);
@@ -316,38 +317,42 @@ static bool look_begin(struct identity *identity, int64_t interval_us, struct fi
     if (due) {
         identity->reading = true;
         identity->looked_us = now_us;
-        *stamp_p = identity->stamp;
+        *stamp_p = interval_us == 0 && identity->refused ? (struct file_stamp){0} : identity->stamp;
     }
     pthread_mutex_unlock(&identity->mutex);
     return due;
 }
 
-static void look_end(struct identity *identity, const struct file_stamp *stamp, const struct key_file *file)
+static void look_end(struct identity *identity, const struct file_stamp *stamp, const struct key_file *file,
+                     enum status status)
 {
     pthread_mutex_lock(&identity->mutex);
     if (file) ring_replace(identity, file);
+    if (file || status != STATUS_OK) identity->refused = status != STATUS_OK;
     identity->stamp = *stamp;
     identity->reading = false;
     pthread_mutex_unlock(&identity->mutex);
 }
 
-static void reload_if_changed(struct identity *identity, int64_t interval_us)
+static enum status reload_if_changed(struct identity *identity, int64_t interval_us)
 {
     struct file_stamp stamp;
     struct key_file file = {0};
-    if (!look_begin(identity, interval_us, &stamp)) return;
+    if (!look_begin(identity, interval_us, &stamp)) return STATUS_OK;
     bool changed = file_stamp_update(&stamp, identity->path); // before reading: a later change is seen next time
-    bool usable = changed && file_read(identity->path, &file) == STATUS_OK;
-    if (changed && !usable)
+    enum status status = changed ? file_read(identity->path, &file) : STATUS_OK;
+    bool usable = changed && status == STATUS_OK;
+    if (status != STATUS_OK)
         log_event(LOG_ERROR, "api_keys_unusable", LOG_REASON, LOG_FIELD("effect", "the keys read before stay in use"));
     if (usable) log_changes(identity, &file);
-    look_end(identity, &stamp, usable ? &file : NULL);
+    look_end(identity, &stamp, usable ? &file : NULL, status);
     key_file_fini(&file);
+    return status;
 }
 
-void identity_reload(struct identity *identity)
+enum status identity_reload(struct identity *identity)
 {
-    if (identity) reload_if_changed(identity, 0);
+    return identity ? reload_if_changed(identity, 0) : STATUS_OK;
 }
 
 enum status identity_open(const char *path, struct identity **identity_p)

@@ -19,8 +19,9 @@ struct principal; // a key and the use of its limits; reference-counted, so it c
 enum status identity_open(const char *path, struct identity **identity_p);
 void identity_close(struct identity *identity); // principals may live on; NULL is allowed
 
-// Reads the file now if it has changed. Returns immediately if another thread reads it. NULL is allowed.
-void identity_reload(struct identity *identity);
+// Reads the file now if it has changed, or if it could not be used. Returns immediately if another thread reads it. On
+// failure the old keys stay in use. NULL is allowed.
+enum status identity_reload(struct identity *identity);
 
 // Find the principal of a key, with a reference for the caller. identity_authenticate() takes the value of an
 // authorization header, "Bearer KEY", and identity_authenticate_key() takes KEY. NULL means that the client sent no

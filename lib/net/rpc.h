@@ -91,8 +91,9 @@ struct rpc_server_options {
 // changed files are used for new connections. Changed files that cannot be used are logged, and the last certificate
 // stays in use.
 enum status rpc_server_open(const struct rpc_server_options *options, struct rpc_server **server_p);
-// Reads changed TLS files now and logs the changes, instead of at the next new connection. Any thread.
-void rpc_server_reload(struct rpc_server *server);
+// Reads changed TLS files now and logs the changes, instead of at the next new connection. Returns the failure if files
+// cannot be used. Any thread.
+enum status rpc_server_reload(struct rpc_server *server);
 int rpc_server_port(const struct rpc_server *server); // the actual port, also with port 0
 // Returns the number of times that a connection had to wait before it could open more calls. Counts for this process.
 uint64_t rpc_connections_delayed(void);

@@ -368,9 +368,9 @@ enum status rpc_server_open(const struct rpc_server_options *options, struct rpc
     return STATUS_OK;
 }
 
-void rpc_server_reload(struct rpc_server *server)
+enum status rpc_server_reload(struct rpc_server *server)
 {
-    if (server->tls) tls_server_reload(server->tls);
+    return server->tls ? tls_server_reload(server->tls) : STATUS_OK;
 }
 
 int rpc_server_port(const struct rpc_server *server)

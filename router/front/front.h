@@ -97,13 +97,14 @@ struct front {
     struct intake_pool *pool;
     struct parsed_message_table *parsed_messages; // messages between their arrival and the core
     struct cluster_token *cluster_token;          // NULL: nodes need no token
+    atomic_bool leaving;                          // the router will shut down: not ready, but serves new requests
     atomic_bool draining;                         // new prompts are refused
     // the clients' server; atomic; NULL until it is open, while the core's thread may already run
     struct rpc_server *server;
     bool ready;                    // the core could serve a request; core's thread only
     struct whole_answers whole;    // core's thread only
     atomic_size_t aborts_waiting;  // bytes charged for the Aborts that wait for the core's thread
-    atomic_bool serving;           // a new request would be served: `ready` and not `draining`
+    atomic_bool serving;           // clients should send requests here: `ready`, not `leaving`, not `draining`
     bool metrics_open;             // GET /metrics needs no API key
     struct tracer *tracer;         // NULL: requests are not traced
     struct refusals *refusals;     // any thread; NULL: they are not counted

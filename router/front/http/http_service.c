@@ -209,9 +209,9 @@ enum status http_service_open(struct front *front, const struct http_service_opt
     return STATUS_OK;
 }
 
-void http_service_reload(struct http_service *service)
+enum status http_service_reload(struct http_service *service)
 {
-    if (service) http_server_reload(service->server);
+    return service ? http_server_reload(service->server) : STATUS_OK;
 }
 
 void http_service_drain(struct http_service *service)

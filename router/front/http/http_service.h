@@ -79,9 +79,9 @@ struct http_service_options {
 // status_message() names the port.
 enum status http_service_open(struct front *front, const struct http_service_options *options,
                               struct http_service **service_p);
-void http_service_reload(struct http_service *service);    // see http_server_reload(); NULL is allowed
-void http_service_drain(struct http_service *service);     // stops the batches; NULL is allowed
-int http_service_port(const struct http_service *service); // -1 for NULL
+enum status http_service_reload(struct http_service *service); // see http_server_reload(); NULL is allowed
+void http_service_drain(struct http_service *service);         // stops the batches; NULL is allowed
+int http_service_port(const struct http_service *service);     // -1 for NULL
 // Waits up to grace_ms for running exchanges, then disconnects. Their last events are posted to the core's thread. So
 // close the service before loop_stop(), and free it after loop_stop(). Both functions allow NULL.
 void http_service_close(struct http_service *service, int grace_ms);

@@ -17,6 +17,7 @@ struct cluster_token {
     char *path;
     pthread_mutex_t mutex; // guards all members below
     struct file_stamp stamp;
+    bool refused; // the file of this stamp cannot be used
     unsigned char digest[SHA256_DIGEST_LENGTH];
 };
 
@@ -38,17 +39,20 @@ static enum status token_read(struct cluster_token *token)
                        SECRET_BYTES_MIN);
 }
 
-// Reads the file again if it has changed. The caller holds the mutex.
-static void token_refresh(struct cluster_token *token)
+// Reads the file again if it has changed; on failure the last token stays in use. The caller holds the mutex.
+static enum status token_refresh(struct cluster_token *token)
 {
-    if (!file_stamp_update(&token->stamp, token->path)) return;
+    if (!file_stamp_update(&token->stamp, token->path)) return STATUS_OK;
     unsigned char before[SHA256_DIGEST_LENGTH];
     memcpy(before, token->digest, sizeof before);
-    if (token_read(token) == STATUS_OK)
+    enum status status = token_read(token);
+    token->refused = status != STATUS_OK;
+    if (status == STATUS_OK)
         log_event(LOG_INFO, "cluster_token_loaded", LOG_FIELD("file", token->path),
                   LOG_FIELD("changed", (bool)(CRYPTO_memcmp(before, token->digest, sizeof before) != 0)));
     else
         log_event(LOG_ERROR, "cluster_token_refused", LOG_REASON, LOG_FIELD("effect", "the last token stays in use"));
+    return status;
 }
 
 enum status cluster_token_open(const char *path, struct cluster_token **token_p)
@@ -73,12 +77,14 @@ void cluster_token_free(struct cluster_token *token)
     free(token);
 }
 
-void cluster_token_reload(struct cluster_token *token)
+enum status cluster_token_reload(struct cluster_token *token)
 {
-    if (!token) return;
+    if (!token) return STATUS_OK;
     pthread_mutex_lock(&token->mutex);
-    token_refresh(token);
+    if (token->refused) token->stamp = (struct file_stamp){0}; // reads it again
+    enum status status = token_refresh(token);
     pthread_mutex_unlock(&token->mutex);
+    return status;
 }
 
 enum status cluster_token_check(struct cluster_token *token, const char *authorization)

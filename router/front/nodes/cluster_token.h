@@ -10,8 +10,9 @@ struct cluster_token;
 
 enum status cluster_token_open(const char *path, struct cluster_token **token_p);
 void cluster_token_free(struct cluster_token *token); // NULL is allowed
-// Reads the file now if it has changed, instead of at the next check. Any thread; NULL is allowed.
-void cluster_token_reload(struct cluster_token *token);
+// Reads the file now if it has changed, or if it could not be used, instead of at the next check. On failure the last
+// token stays in use. Any thread; NULL is allowed.
+enum status cluster_token_reload(struct cluster_token *token);
 // Checks the value of the header `authorization` (NULL: not sent). Returns UNAUTHENTICATED unless it is "Bearer
 // SECRET". Any thread.
 enum status cluster_token_check(struct cluster_token *token, const char *authorization);

@@ -178,7 +178,7 @@ enum status front_authorise_node(struct rpc_call *call)
 void front_publish_ready(struct front *front)
 {
     struct rpc_server *server = __atomic_load_n(&front->server, __ATOMIC_ACQUIRE);
-    bool serving = front->ready && !atomic_load(&front->draining);
+    bool serving = front->ready && !atomic_load(&front->leaving) && !atomic_load(&front->draining);
     atomic_store(&front->serving, serving);
     if (!server) return; // main() calls this function again once the server is open
     rpc_server_set_serving(server, "", serving);
