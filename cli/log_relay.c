@@ -15,10 +15,14 @@
 // Returns true for a log line of level info or debug. lib/base/log.h describes the two formats.
 static bool line_is_quiet(const char *line, size_t n)
 {
-    static const char time[] = "00:00:00.000 ", object[] = "{\"time\":\"0000-00-00T00:00:00.000Z\",\"level\":\"";
+    static const char time[] = "0000-00-00T00:00:00.000",
+                      object[] = "{\"time\":\"0000-00-00T00:00:00.000Z\",\"level\":\"";
     bool json = n > 0 && line[0] == '{';
     size_t at = json ? sizeof object - 1 : sizeof time - 1;
-    if (n < at + 6 || (!json && (line[2] != ':' || line[8] != '.' || line[12] != ' '))) return false;
+    if (n < at + 6 || (!json && (line[4] != '-' || line[10] != 'T' || line[19] != '.'))) return false;
+    while (!json && at < n - 6 && line[at] != ' ') // the zone: Z or +01:00
+        at++;
+    at += !json;
     return memcmp(line + at, json ? "info\"" : "info ", 5) == 0 ||
            memcmp(line + at, json ? "debug\"" : "debug ", 6) == 0;
 }

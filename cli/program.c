@@ -82,7 +82,7 @@ int program_main(const struct program *program, int argc, char **argv)
         return program_finish_output(0);
     }
     if (strcmp(argv[1], "--version") == 0) {
-        printf("%s %s\n", program->name, FOREPACK_VERSION);
+        printf("%s %s (commit %s)\n", program->name, FOREPACK_VERSION, build_commit());
         return program_finish_output(0);
     }
     for (int i = 0; i < program->n_commands; i++) {

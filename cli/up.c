@@ -27,6 +27,7 @@
 #include "lib/base/address.h"
 #include "lib/base/clock.h"
 #include "lib/base/cpu_limits.h"
+#include "lib/base/home.h"
 #include "lib/base/log_writer.h"
 #include "lib/base/mem.h"
 #include "lib/base/secret_file.h"
@@ -97,6 +98,7 @@ static char **child_arguments(const struct child *c)
 // Sets options of Open MPI for groups on one machine. The user's own settings have priority.
 static void set_mpi_environment(void)
 {
+    home_ensure();
     setenv("OMPI_ALLOW_RUN_AS_ROOT", "1", 0);
     setenv("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1", 0);
     // For messages of up to 256 KiB, "none" is two to three times faster than the default. It also needs no ptrace

@@ -10,6 +10,7 @@
 #include "engine/launch.h"
 #include "lib/base/clock.h"
 #include "lib/base/cpu_limits.h"
+#include "lib/base/home.h"
 #include "lib/base/log.h"
 #include "lib/base/log_writer.h"
 #include "lib/base/monotonic_cond.h"
@@ -41,6 +42,7 @@ int group_threads(int requested)
 // Sets defaults of Open MPI that the environment does not set.
 static void set_mpi_defaults(void)
 {
+    home_ensure();
     // For messages of up to 256 KB, two copies through shared memory are 2-3 times faster than one copy by the kernel.
     // The kernel's copy also needs ptrace rights, which containers do not grant.
     setenv("OMPI_MCA_btl_vader_single_copy_mechanism", "none", 0);

@@ -66,7 +66,8 @@ struct node {
     int64_t heartbeat_due_us;
     Forepack__Cluster__V1__Heartbeat load;
     uint64_t last_bin; // last bin of stream `working_number` that the working thread has received
-    bool draining, signalled, stopping, reader_over; // signalled: a signal requested the drain
+    bool draining, stopping, reader_over;
+    int64_t signalled_us; // time of the signal that requested the drain; 0: none has come
     char *drain_reason;   // reason why the node drains by itself; NULL: the node was told to drain
     bool woken;           // set by node_wake()
     bool check_due;       // the reader waits until the working thread has run the check
@@ -78,6 +79,7 @@ struct node {
 static void mail_post(struct node *node, struct node_event event)
 {
     mailbox_post(&node->mails, &event, node->stream_number);
+    node_vitals_set_idle(node->callbacks.vitals, false);
     pthread_cond_broadcast(&node->changed);
 }
 
@@ -86,6 +88,15 @@ static void mail_post(struct node *node, struct node_event event)
 static bool wait_until(struct node *node, int64_t until_us)
 {
     return monotonic_cond_wait(&node->changed, &node->mutex, until_us);
+}
+
+// Waits for an event of the working thread, see wait_until().
+static bool wait_idle(struct node *node, int64_t until_us)
+{
+    node_vitals_set_idle(node->callbacks.vitals, true);
+    bool in_time = wait_until(node, until_us);
+    node_vitals_set_idle(node->callbacks.vitals, false);
+    return in_time;
 }
 
 // Runs the check. The caller holds the mutex, which is released during the check.
@@ -122,10 +133,11 @@ void node_next(struct node *node, int timeout_ms, struct node_event *event)
 {
     int64_t until_us = timeout_ms < 0 ? INT64_MAX : clock_now_us() + (int64_t)timeout_ms * 1000;
     *event = (struct node_event){.kind = NODE_NOTHING};
+    node_vitals_turn(node->callbacks.vitals);
     pthread_mutex_lock(&node->mutex);
     do {
         if (node->check_due) run_check(node);
-    } while (!node->mails.n && !node->woken && timeout_ms && wait_until(node, until_us));
+    } while (!node->mails.n && !node->woken && timeout_ms && wait_idle(node, until_us));
     if (node->mails.n) {
         const struct mail mail = mailbox_take(&node->mails);
         *event = mail.event;
@@ -196,6 +208,7 @@ void node_set_load(struct node *node, const struct node_load *load)
     node->load.held_kv_blocks = load->held_kv_blocks;
     node->load.last_bin = node->working_number == node->stream_number ? node->last_bin : 0;
     pthread_mutex_unlock(&node->mutex);
+    node_vitals_set_load(node->callbacks.vitals, load->running, load->waiting, load->kv_blocks_free, load->preemptions);
 }
 
 // Starts a drain, with the mutex held. A second request changes nothing. `reason` is NULL if the node was told to
@@ -209,6 +222,7 @@ static void drain_start(struct node *node, const char *source, const char *reaso
         log_event(LOG_INFO, "drain_started", LOG_FIELD("by", source));
     node->drain_reason = reason ? mem_string(reason) : NULL;
     node->draining = true;
+    node_vitals_set_draining(node->callbacks.vitals);
     if (node->welcomed) send_draining(node);
     mail_post(node, (struct node_event){.kind = NODE_DRAIN});
 }
@@ -293,6 +307,7 @@ static void welcome_handle(struct node *node, const Forepack__Cluster__V1__Welco
     heartbeat_wake(node);
     free(node->trouble);
     node->trouble = NULL;
+    node_vitals_set_attached(node->callbacks.vitals, true);
     log_event(LOG_INFO, "router_attached", LOG_FIELD("router", node->router),
               LOG_FIELD("heartbeat_ms", node->heartbeat_ms));
 }
@@ -385,6 +400,7 @@ static void stream_run(struct node *node, struct rpc_channel *channel)
     if (node->welcomed) mail_post(node, (struct node_event){.kind = NODE_DETACHED});
     node->stream = NULL;
     node->welcomed = false;
+    node_vitals_set_attached(node->callbacks.vitals, false);
     mailbox_drop_messages(&node->mails);
     pthread_mutex_unlock(&node->mutex);
     rpc_stream_close(stream);
@@ -485,11 +501,15 @@ static void files_look(struct node *node, bool changed)
 static void reload(struct node *node)
 {
     log_event(LOG_INFO, "reload_started", LOG_FIELD("signal", "SIGHUP"));
-    if (node->callbacks.reload) node->callbacks.reload(node->callbacks.arg);
+    node_vitals_reload_begin(node->callbacks.vitals);
+    enum status config = node->callbacks.reload ? node->callbacks.reload(node->callbacks.arg) : STATUS_OK;
     files_look(node, true);
-    if (files_check(node) != STATUS_OK)
+    enum status files = files_check(node);
+    if (files != STATUS_OK)
         log_event(LOG_ERROR, "file_refused", LOG_REASON,
                   LOG_FIELD("effect", "the node stays attached, but could not attach again"));
+    const bool refused = status_either(config, files) != STATUS_OK;
+    node_vitals_reload_end(node->callbacks.vitals, refused ? status_message() : NULL);
     log_event(LOG_INFO, "reload_done", LOG_FIELD("signal", "SIGHUP"));
 }
 
@@ -504,13 +524,17 @@ static void signal_handle(struct node *node)
     char signal_name[16];
     snprintf(signal_name, sizeof signal_name, "SIG%s", sigabbrev_np((int)info.ssi_signo));
     pthread_mutex_lock(&node->mutex);
-    if (node->signalled) {
+    if (node->signalled_us && drain_signal_repeats(node->signalled_us)) {
+        pthread_mutex_unlock(&node->mutex);
+        return;
+    }
+    if (node->signalled_us) {
         log_event(LOG_WARN, "drain_aborted", LOG_FIELD("signal", signal_name),
                   LOG_FIELD("reason", "second signal, running work is lost"));
         log_flush();
         _exit(1);
     }
-    node->signalled = true;
+    node->signalled_us = clock_now_us();
     drain_start(node, signal_name, NULL);
     pthread_mutex_unlock(&node->mutex);
 }

@@ -16,13 +16,15 @@
 // Threads: the link has a reader thread and a heartbeat thread. They put events into a mailbox, from which the node's
 // one working thread takes them with node_next(). Any thread may call node_send(). SIGTERM, SIGINT and SIGUSR1 (which
 // mpirun forwards) request a drain, as do the router's Drain and a GPU in trouble. A drain request is also an event in
-// the mailbox, so the working thread waits only there. A second signal ends the process immediately with exit code 1.
-// After a drain request, the link does not attach again. After SIGHUP, the link checks the files that it reads at each
-// attempt to attach, and logs which files have changed or cannot be used.
+// the mailbox, so the working thread waits only there. A second signal ends the process immediately with exit code 1,
+// unless it repeats the first (drain_signal_repeats()). After a drain request, the link does not attach again. After
+// SIGHUP, the link checks the files that it reads at each attempt to attach, and logs which files have changed or
+// cannot be used.
 #pragma once
 
 #include <stdint.h>
 
+#include "engine/node_vitals.h"
 #include "lib/base/status.h"
 #include "lib/net/rpc.h"
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
@@ -73,9 +75,10 @@ struct node_callbacks {
     // Called on the heartbeat thread, before each heartbeat, with the link's mutex held. Must not wait or call
     // functions of the link.
     struct gpu_list (*gpus)(void *arg);
-    // Called on the heartbeat thread, after SIGHUP.
-    void (*reload)(void *arg);
+    // Called on the heartbeat thread, after SIGHUP. Returns STATUS_INVALID if the configuration has an error.
+    enum status (*reload)(void *arg);
     void *arg;
+    struct node_vitals *vitals; // borrowed: the link reports to it
 };
 
 // Starts the link. Copies `router` and `hello`. Adds to the copy of `hello` the protocol version and, if it has no

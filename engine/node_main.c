@@ -11,6 +11,8 @@
 
 #include "engine/kept_costs.h"
 #include "engine/loading_report.h"
+#include "engine/node_check.h"
+#include "engine/node_probe.h"
 #include "engine/start_costs.h"
 #include "engine/start_signals.h"
 #include "lib/base/clock.h"
@@ -19,7 +21,10 @@
 #include "lib/base/log.h"
 #include "lib/base/log_writer.h"
 #include "lib/base/mem.h"
+#include "lib/base/service_manager.h"
 #include "lib/base/version.h"
+
+static struct node_vitals *vitals; // of rank 0; set before other threads start
 
 enum { MEASURING_US = 40000 }; // least time for the passes that are measured at the start
 
@@ -125,6 +130,7 @@ static enum status check_options(const struct node_program *program)
                            sizeof((struct node_identity *)0)->node_id);
     struct gpu_limits limits = {0};
     TRY(gpu_limits_read(common, &limits));
+    if (common->probe_listen) TRY(node_probe_check(common->probe_listen, common->insecure));
     if (common->cpus) TRY(cpu_limits_restrict(common->cpus));
     return program->check ? program->check() : STATUS_OK;
 }
@@ -304,12 +310,14 @@ static void group_of_node_fini(struct group_of_node *group)
     free(group->list);
 }
 
-static void group_reload(void *arg)
+static enum status group_reload(void *arg)
 {
     const struct group_of_node *group = arg;
-    if (options_reload(group->program->options) != STATUS_OK)
+    enum status status = options_reload(group->program->options);
+    if (status != STATUS_OK)
         log_event(LOG_ERROR, "config_refused", LOG_REASON, LOG_FIELD("effect", "all options stay as they are"));
     log_options_apply_level(&group->program->common->log);
+    return status;
 }
 
 // If a GPU is in trouble although the node leaves for another reason, ends the group immediately: closing the model
@@ -341,8 +349,12 @@ static int serve_router(struct group_of_node *group, const struct tokenizer *tok
 {
     const struct node_program *program = group->program;
     const struct model *model = engine_model(group->engine);
-    const struct node_callbacks callbacks = {
-        .check = group_check, .progress = group_progress, .gpus = group_gpus, .reload = group_reload, .arg = group};
+    const struct node_callbacks callbacks = {.check = group_check,
+                                             .progress = group_progress,
+                                             .gpus = group_gpus,
+                                             .reload = group_reload,
+                                             .arg = group,
+                                             .vitals = vitals};
     const struct node_router router = node_router_of(program->common);
     struct node *node;
     enum status status = node_start(&router, hello, &callbacks, &node);
@@ -377,12 +389,14 @@ static void loading_begin(struct loading *loading, const struct node_program *pr
     *loading = (struct loading){.router = node_router_of(program->common)};
     if (comm->rank) return;
     node_identity_draw(program->role, program->common->node_id ?: "", &loading->identity);
+    node_vitals_set_loading(vitals, &loading->progress);
     loading->report =
         loading_report_start(&loading->router, &loading->identity, program->role, comm->size, &loading->progress);
 }
 
 static void loading_end(struct loading *loading)
 {
+    node_vitals_set_loading(vitals, NULL);
     if (loading->report) loading_report_stop(loading->report);
     loading->report = NULL;
 }
@@ -408,7 +422,9 @@ static int run_leader(const struct node_program *program, struct engine *engine,
     if (program->describe) status = program->describe(&hello);
     if (status != STATUS_OK) return report_failure(program, status);
     group_of_node_init(&group, program, engine, comm);
+    node_vitals_set_engine(vitals, engine);
     int code = serve_router(&group, tokenizer, &hello);
+    node_vitals_set_engine(vitals, NULL);
     group_of_node_fini(&group);
     return code;
 }
@@ -448,14 +464,20 @@ static void watch_gpu(const struct node_options *options, struct engine *engine)
     if (gpu_limits_read(options, &limits) == STATUS_OK) engine_watch_gpu(engine, &limits);
 }
 
+static struct model_options rank_model_options(const struct node_program *program)
+{
+    struct model_options model = node_model_options(program->common);
+    if (program->logit_rows) model.max_logit_rows = program->logit_rows(model.max_seqs, model.max_rows);
+    return model;
+}
+
 // Runs a rank from opening its model to its exit. `sends_bf16` is true if sums between hosts are sent as bf16, see
 // group_set_allreduce_bf16().
 static int run_engine(const struct node_program *program, const struct tokenizer *tokenizer, struct comm *comm,
                       bool sends_bf16)
 {
     struct engine *engine;
-    struct model_options model = node_model_options(program->common);
-    if (program->logit_rows) model.max_logit_rows = program->logit_rows(model.max_seqs, model.max_rows);
+    struct model_options model = rank_model_options(program);
     struct loading loading;
     loading_begin(&loading, program, comm);
     model.progress = &loading.progress;
@@ -485,30 +507,70 @@ static int run_rank(const struct node_program *program, struct comm *comm, bool 
     return code;
 }
 
+// Joins the MPI job and runs this rank. Returns the exit code of the process.
+static int run_group(const struct node_program *program, int argc, char **argv)
+{
+    struct comm *comm;
+    enum status status = group_open(&argc, &argv, (int)program->common->group_limit_s, &comm);
+    if (status != STATUS_OK) return report_failure(program, status);
+    name_process(program, comm);
+    const bool sends_bf16 = wants_bf16_sums(program->common) && group_set_allreduce_bf16(comm);
+    int code = run_rank(program, comm, sends_bf16);
+    group_close(comm);
+    return code;
+}
+
+// Opens what only rank 0 has: the vitals, with the probe port, and the watch of signals.
+static enum status leader_begin(const struct node_program *program, struct node_probe **probe_p)
+{
+    const char *listen = program->common->probe_listen;
+    service_manager_open();
+    start_signals_watch();
+    options_log(program->options);
+    vitals = node_vitals_create(program->common->router);
+    if (listen || service_manager_listens()) node_vitals_watch(vitals);
+    return listen ? node_probe_open(listen, vitals, program->name, probe_p) : STATUS_OK;
+}
+
+static void leader_end(struct node_probe *probe)
+{
+    node_probe_close(probe);
+    node_vitals_free(vitals);
+    start_signals_release();
+}
+
+// Rank 0 alone checks the files and reports the result, because all ranks have the same arguments.
+static int check_config(const struct node_program *program)
+{
+    const struct node_router router = node_router_of(program->common);
+    const struct model_options model = rank_model_options(program);
+    if (group_rank_hint() != 0) return 0;
+    enum status status = node_check_files(&model, program->common->model, &router);
+    if (status == STATUS_OK && program->check_files) status = program->check_files();
+    char *name = mem_format("forepack-%s", program->name);
+    int code = options_check_report(name, status);
+    free(name);
+    return code;
+}
+
+static int run_program(const struct node_program *program, int argc, char **argv)
+{
+    struct node_probe *probe = NULL;
+    log_options_apply(&program->common->log, program->name);
+    log_writer_start(log_tell_dropped);
+    if (program->common->check_config) return check_config(program);
+    const bool leads = group_rank_hint() == 0;
+    enum status status = leads ? leader_begin(program, &probe) : STATUS_OK;
+    int code = status == STATUS_OK ? run_group(program, argc, argv) : report_failure(program, status);
+    if (leads) leader_end(probe);
+    return code;
+}
+
 int node_main(const struct node_program *program, int argc, char **argv)
 {
     node_block_signals();
     descriptors_raise();
-    int code = 2;
-    if (parse_options(program, argc, argv)) {
-        log_options_apply(&program->common->log, program->name);
-        log_writer_start(log_tell_dropped);
-        if (group_rank_hint() == 0) {
-            start_signals_watch();
-            options_log(program->options);
-        }
-        struct comm *comm;
-        enum status status = group_open(&argc, &argv, (int)program->common->group_limit_s, &comm);
-        if (status == STATUS_OK) {
-            name_process(program, comm);
-            const bool sends_bf16 = wants_bf16_sums(program->common) && group_set_allreduce_bf16(comm);
-            code = run_rank(program, comm, sends_bf16);
-            group_close(comm);
-        } else {
-            code = report_failure(program, status);
-        }
-        start_signals_release();
-    }
+    int code = parse_options(program, argc, argv) ? run_program(program, argc, argv) : 2;
     options_free(program->options);
     return code;
 }

@@ -47,6 +47,9 @@ struct node_options {
     double gpu_memory_utilization;                                                 // as in struct model_options
     bool prefix_cache;
     bool fp8_fast_accum; // as in struct model_options
+    char *probe_listen;  // see node_probe.h; NULL: no probe port
+    bool insecure;       // allows a probe port beyond loopback
+    bool check_config;
     struct log_options log;
 };
 
@@ -125,6 +128,12 @@ struct node_options {
              "GPUs and f32 on CPUs. CPU ranks of one host always add in f32"},                                         \
     {.name = "node-id", .type = OPTION_STRING, .placeholder = "NAME", .value = &(o).node_id,                           \
      .help = "unique name of this node; default: ROLE-HOST-SUFFIX with a random suffix"},                              \
+    {.name = "probe-listen", .type = OPTION_STRING, .placeholder = "HOST:PORT", .value = &(o).probe_listen,            \
+     .help = "address of a small HTTP port with /live, /ready and /metrics of this node; a port alone is one of "      \
+             "loopback; port 0: a free port, which the log names; default: no such port"},                             \
+    {.name = "insecure", .type = OPTION_BOOL, .value = &(o).insecure,                                                  \
+     .help = "allow --probe-listen beyond loopback; the port has no TLS"},                                             \
+    CHECK_CONFIG_ROWS((o).check_config),                                                                               \
     {.name = "-Logging"},                                                                                              \
     LOG_OPTION_ROWS((o).log)
 // clang-format on
@@ -161,6 +170,8 @@ struct node_program {
     // Checks for conflicts between options before anything is opened. Returns STATUS_INVALID, with a status_message().
     // May be NULL.
     enum status (*check)(void);
+    // Checks files that only this program reads, for --check-config. May be NULL.
+    enum status (*check_files)(void);
     // Adds this program's fields to the leader's Hello, which is otherwise complete. May be NULL.
     enum status (*describe)(Forepack__Cluster__V1__Hello *hello);
     // Serves on the leader: handles events from node_next() until the node has to end. The model is open and has run

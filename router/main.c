@@ -486,7 +486,6 @@ enum { TRACE_FLUSH_MS = 3000 }; // time to send the last spans when the router e
 static enum status router_run(struct front *front, const struct tenant_weight *weights, int n_weights,
                               sigset_t *signals)
 {
-    options_log(options);
     struct core *core = router_core_create(front, weights, n_weights);
     front->loop = loop_start(core);
     front->pool = router_open_pool();
@@ -584,6 +583,7 @@ int main(int argc, char **argv)
     sigset_t signals;
     signals_block(&signals);
     descriptors_raise();
+    if (!o.check_config) options_log(options);
 
     struct refusals refusals = {0};
     struct compressed compressed = {0};

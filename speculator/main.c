@@ -144,6 +144,15 @@ static enum status describe(Forepack__Cluster__V1__Hello *hello)
     return STATUS_OK;
 }
 
+// A calibration of another model is found only with the weights.
+static enum status check_files(void)
+{
+    static struct calibration unused;
+    if (node_has_random_weights(&common)) return STATUS_OK;
+    enum status status = calibration_read(common.model, &unused);
+    return status == STATUS_NOT_FOUND ? STATUS_OK : status;
+}
+
 static const struct node_program program = {
     .name = "speculator",
     .role = FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR,
@@ -153,6 +162,7 @@ static const struct node_program program = {
         "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it immediately. SIGHUP reads changed files.",
     .options = options,
     .common = &common,
+    .check_files = check_files,
     .describe = describe,
     .serve = serve,
 };

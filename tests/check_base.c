@@ -12,12 +12,14 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/file_text.h"
+#include "lib/base/journal.h"
 #include "lib/base/log_options.h"
 #include "lib/base/log_writer.h"
 #include "lib/base/mem.h"
 #include "lib/base/monotonic_cond.h"
 #include "lib/base/no_alloc.h"
 #include "lib/base/utf8.h"
+#include "lib/base/version.h"
 #include "tests/suite.h"
 
 static struct {
@@ -223,6 +225,8 @@ static const char *json_text(const json_t *object, const char *key)
 
 START_TEST(logfmt_quotes_what_is_not_plain)
 {
+    setenv("TZ", "XXX-5:30", 1);
+    tzset();
     log_setup("router", LOG_INFO);
     log_capture();
     log_event(LOG_WARN, "node_refused", LOG_FIELD("node", "worker-1"), LOG_FIELD("empty", (char *)NULL),
@@ -231,10 +235,35 @@ START_TEST(logfmt_quotes_what_is_not_plain)
     log_event(LOG_DEBUG, "bin_sent", LOG_FIELD("n", 1));
     char *text = log_captured();
     ck_assert_str_eq(
-        text + strlen("00:00:00.000"),
+        text + strlen("2026-11-22T13:04:31.207+05:30"),
         " warn router node_refused node=worker-1 empty=\"\" "
         "hostile=\"a \\\"b\\\"=c\\\\ \\u000a\\u001b[31m\\u009b\\ufffd\xc3\xa9\\u2028\\u202e\\ufffd\\ufffd\" "
         "req=000000000000009f ttft_ms=41.3 ok=true n=-3 size=7 rate=0.25\n");
+    free(text);
+}
+END_TEST
+
+START_TEST(lines_for_the_journal_have_a_priority_and_no_time)
+{
+    struct stat file;
+    char stream[64];
+    log_setup("router", LOG_INFO);
+    log_capture();
+    fstat(STDERR_FILENO, &file);
+    snprintf(stream, sizeof stream, "%llu:%llu", (unsigned long long)file.st_dev, (unsigned long long)file.st_ino + 1);
+    setenv("JOURNAL_STREAM", stream, 1);
+    log_set_journal(journal_is_stderr()); // another file
+    log_event(LOG_INFO, "first", LOG_FIELD("n", 1));
+    snprintf(stream, sizeof stream, "%llu:%llu", (unsigned long long)file.st_dev, (unsigned long long)file.st_ino);
+    setenv("JOURNAL_STREAM", stream, 1);
+    log_set_journal(journal_is_stderr());
+    log_event(LOG_WARN, "second", LOG_FIELD("n", 2));
+    log_event(LOG_ERROR, "third", LOG_FIELD("n", 3));
+    log_event(LOG_INFO, "fourth", LOG_FIELD("n", 4));
+    char *text = log_captured();
+    ck_assert_ptr_nonnull(strstr(text, " info router first n=1\n<4>warn router second n=2\n<3>error router third n=3\n"
+                                       "<6>info router fourth n=4\n"));
+    ck_assert_int_eq(text[4], '-');
     free(text);
 }
 END_TEST
@@ -309,7 +338,8 @@ START_TEST(settings_name_every_option)
     options_log(rows); // info: below the level
     log_event(LOG_ERROR, "last", LOG_FIELD("n", 1));
     char *text = log_captured(), *second = strchr(text, '\n') + 1;
-    ck_assert_ptr_nonnull(strstr(text, " settings verbose=false count=7 rate=0.5 name=x mode=auto stop=a,b\n"));
+    ck_assert_ptr_nonnull(strstr(text, " settings version=" FOREPACK_VERSION
+                                       " commit=unknown verbose=false count=7 rate=0.5 name=x mode=auto stop=a,b\n"));
     json_t *line = json_line(second);
     ck_assert_str_eq(json_text(line, "event"), "last");
     json_decref(line);
@@ -491,6 +521,7 @@ SUITE("base")
     TEST(options_file_yields_to_flags);
     TEST(help_is_a_table_within_100_columns);
     TEST(logfmt_quotes_what_is_not_plain);
+    TEST(lines_for_the_journal_have_a_priority_and_no_time);
     TEST(json_lines_carry_the_same_values);
     TEST(cut_lines_stay_json);
     TEST(settings_name_every_option);

@@ -7,6 +7,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "lib/base/cgroup.h"
 #include "lib/base/core_claims.h"
 #include "lib/base/cores.h"
 #include "lib/base/cpu_limits.h"
@@ -22,7 +23,7 @@ static void setup(void)
     snprintf(system_folder, sizeof system_folder, "%s/sys/devices/system", root);
     snprintf(sockets, sizeof sockets, "%s/proc/net/unix", root);
     cores_system = system_folder;
-    cpu_limits_root = root;
+    cgroup_root = root;
     core_claims_sockets = sockets;
 }
 

@@ -24,7 +24,7 @@ mv "$work/first" "$work/installed"
 bin=$work/installed/bin
 version=$(sed -n 's/^project(forepack VERSION \([0-9.]*\).*/\1/p' "$FOREPACK_SOURCE/CMakeLists.txt")
 for program in forepack forepack-bench forepack-router forepack-worker forepack-speculator; do
-    [ "$("$bin/$program" --version)" = "$program $version" ] || fail "$program --version: $("$bin/$program" --version)"
+    [[ "$("$bin/$program" --version)" = "$program $version (commit "* ]] || fail "$program --version: $("$bin/$program" --version)"
     [ -s "$work/installed/share/man/man1/$program.1.gz" ] || fail "no man page of $program"
     grep -q "^$program:" "$work/installed/share/bash-completion/completions/$program" || fail "no completion of $program"
 done

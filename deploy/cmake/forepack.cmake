@@ -33,12 +33,24 @@ function(forepack_library name)
   target_link_libraries(${name} PUBLIC ${arg_LINK})
 endfunction()
 
+# The commit in `--version`. Programs alone contain it, so that a commit does not link the tests again. -DFOREPACK_COMMIT=ID
+# is for sources without git.
+set(FOREPACK_COMMIT "" CACHE STRING "Commit of sources that are not a clone")
+add_custom_target(forepack_commit_file
+                  COMMAND ${CMAKE_COMMAND} -D SOURCE=${CMAKE_SOURCE_DIR} -D FILE=${CMAKE_BINARY_DIR}/generated/build_commit.c
+                          -D COMMIT=${FOREPACK_COMMIT} -P ${CMAKE_SOURCE_DIR}/deploy/cmake/commit.cmake
+                  BYPRODUCTS ${CMAKE_BINARY_DIR}/generated/build_commit.c VERBATIM)
+add_library(forepack_commit OBJECT ${CMAKE_BINARY_DIR}/generated/build_commit.c)
+target_include_directories(forepack_commit PRIVATE ${CMAKE_BINARY_DIR}/generated)
+target_compile_options(forepack_commit PRIVATE ${FOREPACK_WARNINGS} ${FOREPACK_HARDENING})
+add_dependencies(forepack_commit forepack_commit_file)
+
 # forepack_program(NAME sources... LINK libraries...): a program in build/<preset>/bin, and in bin once installed.
 function(forepack_program name)
   cmake_parse_arguments(arg "" "" "LINK" ${ARGN})
   add_executable(${name} ${arg_UNPARSED_ARGUMENTS})
   target_compile_options(${name} PRIVATE ${FOREPACK_WARNINGS} ${FOREPACK_HARDENING})
-  target_link_libraries(${name} PRIVATE ${arg_LINK})
+  target_link_libraries(${name} PRIVATE ${arg_LINK} forepack_commit)
   install(TARGETS ${name} RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT forepack)
   set_property(GLOBAL APPEND PROPERTY FOREPACK_PROGRAMS ${name})
 endfunction()

@@ -5,11 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/base/cgroup.h"
 #include "lib/base/cores.h"
 
-enum { PATH_BYTES = 4096 };
-
-const char *cpu_limits_root = "";
 static bool restricted; // by cpu_limits_restrict
 
 enum status cpu_limits_restrict(const char *list)
@@ -31,49 +29,7 @@ enum status cpu_limits_restrict(const char *list)
     return STATUS_OK;
 }
 
-// ---- cgroups --------------------------------------------------------------------------------------------------------
-
-// Returns the path in a line "number:controllers:path" of /proc/self/cgroup if the line has the controller, or NULL.
-// The controller "" stands for version 2.
-static char *line_path(char *line, const char *controller)
-{
-    char *names = strchr(line, ':'), *path = names ? strchr(names + 1, ':') : NULL;
-    if (!path) return NULL;
-    *path++ = 0;
-    path[strcspn(path, "\n")] = 0;
-    if (*path != '/' || strstr(path, "/..")) return NULL; // a cgroup outside of this namespace
-    char *rest = names + 1, *name;
-    while ((name = strsep(&rest, ",")))
-        if (strcmp(name, controller) == 0) return path;
-    return NULL;
-}
-
-// Writes the path of this process's cgroup. A path that is not known is "/".
-static void group_path(const char *controller, char path[PATH_BYTES])
-{
-    char name[PATH_BYTES], line[PATH_BYTES];
-    snprintf(path, PATH_BYTES, "/");
-    snprintf(name, sizeof name, "%s/proc/self/cgroup", cpu_limits_root);
-    FILE *file = fopen(name, "r");
-    if (!file) return;
-    while (fgets(line, sizeof line, file)) {
-        const char *found = line_path(line, controller);
-        if (found) snprintf(path, PATH_BYTES, "%s", found);
-    }
-    fclose(file);
-}
-
-// Reads the first line of a file of a cgroup. Returns false if there is no such file.
-static bool group_read(const char *mount, const char *group, const char *file_name, char *line, int size)
-{
-    char path[2 * PATH_BYTES];
-    snprintf(path, sizeof path, "%s/sys/fs/cgroup%s%s/%s", cpu_limits_root, mount, group, file_name);
-    FILE *file = fopen(path, "r");
-    if (!file) return false;
-    const bool read = fgets(line, size, file) != NULL;
-    fclose(file);
-    return read;
-}
+// ---- quota ----------------------------------------------------------------------------------------------------------
 
 static double quota_of(const char *quota, const char *period)
 {
@@ -85,7 +41,7 @@ static double quota_of(const char *quota, const char *period)
 static double quota_read(const char *group)
 {
     char line[128];
-    if (!group_read("", group, "cpu.max", line, sizeof line)) return 0;
+    if (!cgroup_read("", group, "cpu.max", line, sizeof line)) return 0;
     const char *period = strchr(line, ' ');
     return period ? quota_of(line, period) : 0;
 }
@@ -94,32 +50,20 @@ static double quota_read(const char *group)
 static double quota_read_v1(const char *group)
 {
     char quota[128], period[128];
-    if (!group_read("/cpu", group, "cpu.cfs_quota_us", quota, sizeof quota) ||
-        !group_read("/cpu", group, "cpu.cfs_period_us", period, sizeof period))
+    if (!cgroup_read("/cpu", group, "cpu.cfs_quota_us", quota, sizeof quota) ||
+        !cgroup_read("/cpu", group, "cpu.cfs_period_us", period, sizeof period))
         return 0;
     return quota_of(quota, period);
 }
 
-// Returns the lowest quota of a cgroup and its ancestors, as far as they are visible. A container sees its own cgroup
-// as the root, and may read its path on the host, which does not exist there.
-static double quota_lowest(const char *controller, double (*read)(const char *group))
+static double lower(double a, double b)
 {
-    char group[PATH_BYTES];
-    double lowest = 0;
-    group_path(controller, group);
-    for (char *end = group + strlen(group); end; end = strrchr(group, '/')) {
-        *end = 0;
-        const double quota = read(group);
-        if (quota > 0 && (lowest <= 0 || quota < lowest)) lowest = quota;
-    }
-    return lowest;
+    return a <= 0 || (b > 0 && b < a) ? b : a;
 }
 
 double cpu_limits_quota(void)
 {
-    const double quota = quota_lowest("", quota_read), quota_v1 = quota_lowest("cpu", quota_read_v1);
-    if (quota <= 0) return quota_v1;
-    return quota_v1 > 0 && quota_v1 < quota ? quota_v1 : quota;
+    return lower(cgroup_lowest("", quota_read), cgroup_lowest("cpu", quota_read_v1));
 }
 
 int cpu_limits_threads(int mask_processes, int quota_processes)
@@ -137,15 +81,15 @@ int cpu_limits_threads(int mask_processes, int quota_processes)
 // Reads a list of cores of this process's cgroup or of the machine.
 static bool list_read(const char *mount, const char *controller, const char *file_name, cpu_set_t *cores)
 {
-    char group[PATH_BYTES], list[PATH_BYTES];
-    group_path(controller, group);
-    if (group_read(mount, group, file_name, list, sizeof list)) return cores_parse(list, cores);
-    return group_read(mount, "", file_name, list, sizeof list) && cores_parse(list, cores);
+    char group[CGROUP_PATH_BYTES], list[CGROUP_PATH_BYTES];
+    cgroup_path(controller, group);
+    if (cgroup_read(mount, group, file_name, list, sizeof list)) return cores_parse(list, cores);
+    return cgroup_read(mount, "", file_name, list, sizeof list) && cores_parse(list, cores);
 }
 
 static bool online_read(cpu_set_t *cores)
 {
-    char path[256], list[PATH_BYTES];
+    char path[256], list[CGROUP_PATH_BYTES];
     snprintf(path, sizeof path, "%s/cpu/online", cores_system);
     FILE *file = fopen(path, "r");
     if (!file) return false;

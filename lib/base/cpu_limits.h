@@ -3,11 +3,7 @@
 // the quota of the cgroup (versions 1 and 2).
 #pragma once
 
-#include <stdbool.h>
-
 #include "lib/base/status.h"
-
-extern const char *cpu_limits_root; // put before paths in /proc and /sys; "" except in tests
 
 // Restricts the calling thread, and every thread that it starts afterwards, to a list of cores (the option --cpus).
 // Returns STATUS_INVALID if the text is not a list, or if it names a core that the process may not use.

@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
@@ -15,6 +16,7 @@
 // Written once before other threads start, read-only afterwards.
 static char process[64] = "forepack";
 static enum log_format format = LOG_FORMAT_LOGFMT;
+static bool journal;
 static atomic_int limit = LOG_INFO; // relaxed: one line more or less does not matter while it changes
 
 static const char *const level_names[] = {"error", "warn", "info", "debug"};
@@ -33,6 +35,11 @@ void log_set_level(enum log_level level)
 void log_set_format(enum log_format chosen)
 {
     format = chosen;
+}
+
+void log_set_journal(bool is_journal)
+{
+    journal = is_journal;
 }
 
 bool log_level_parse(const char *name, enum log_level *level_p)
@@ -139,12 +146,28 @@ static void line_add_value(struct line *line, const struct log_field *f)
     }
 }
 
+// Adds the time as in RFC 3339, with the offset of the local zone.
+static void line_add_local_time(struct line *line, const struct timespec *now)
+{
+    struct tm tm;
+    localtime_r(&now->tv_sec, &tm);
+    const long minutes = labs(tm.tm_gmtoff) / 60;
+    line_add(line, "%04d-%02d-%02dT%02d:%02d:%02d.%03ld", tm.tm_year + 1900, tm.tm_mon + 1, tm.tm_mday, tm.tm_hour,
+             tm.tm_min, tm.tm_sec, now->tv_nsec / 1000000);
+    if (minutes)
+        line_add(line, "%c%02ld:%02ld ", tm.tm_gmtoff < 0 ? '-' : '+', minutes / 60, minutes % 60);
+    else
+        line_add(line, "Z ");
+}
+
 static void line_begin(struct line *line, enum log_level level)
 {
+    static const int priorities[] = {3, 4, 6, 7}; // of syslog, by level
     struct timespec now;
     struct tm tm;
     clock_gettime(CLOCK_REALTIME, &now);
     long ms = now.tv_nsec / 1000000;
+    if (journal) line_add(line, "<%d>", priorities[level]);
     if (format == LOG_FORMAT_JSON) {
         gmtime_r(&now.tv_sec, &tm);
         line_add(line,
@@ -152,8 +175,8 @@ static void line_begin(struct line *line, enum log_level level)
                  tm.tm_mon + 1, tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, ms, level_names[level]);
         line_add_quoted(line, process);
     } else {
-        localtime_r(&now.tv_sec, &tm);
-        line_add(line, "%02d:%02d:%02d.%03ld %s %s", tm.tm_hour, tm.tm_min, tm.tm_sec, ms, level_names[level], process);
+        if (!journal) line_add_local_time(line, &now);
+        line_add(line, "%s %s", level_names[level], process);
     }
 }
 

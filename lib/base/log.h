@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Logs one line per event on stderr, as logfmt or JSON:
 //
-//     12:04:31.207 info worker[2] prefill_done req=0000009f tokens=1840 ms=41.3
+//     2026-11-22T13:04:31.207+01:00 info worker[2] prefill_done req=0000009f tokens=1840 ms=41.3
 //     {"time":"2026-11-22T12:04:31.207Z","level":"info","process":"worker[2]","event":"prefill_done",...}
+//
+// On the journal of systemd each line begins with its priority, such as <4> for a warning, and logfmt has no time.
 //
 // Event names are lower-case noun_verb, in the past tense for facts (node_attached). Keys carry the unit of their
 // value.
@@ -30,6 +32,7 @@ enum { LOG_LINE_BYTES = 2048 };
 // written. Call it and log_set_format() before other threads start. The defaults are logfmt and level info.
 void log_setup(const char *process, enum log_level level);
 void log_set_format(enum log_format format);
+void log_set_journal(bool journal); // standard error is the journal (lib/base/journal.h); before other threads start
 void log_set_level(enum log_level level); // any thread, at any time
 
 // Converts "error", "warn", "info" or "debug" to a level. Returns false for any other name.

@@ -27,8 +27,8 @@ struct log_options {
      .choices = "logfmt|json", .help = "format of log lines: key=value text, or one JSON object per line"}
 // clang-format on
 
-// Sets the process name of log lines (copied), the level and the format. Ignores SIGPIPE, so that a program outlives
-// the reader of its log. Call it after parsing and before other threads start.
+// Sets the process name of log lines (copied), the level and the format, also that of the journal. Ignores SIGPIPE, so
+// that a program outlives the reader of its log. Call it after parsing and before other threads start.
 void log_options_apply(const struct log_options *options, const char *process);
 // Sets the level again, after options_reload(). Any thread.
 void log_options_apply_level(const struct log_options *options);

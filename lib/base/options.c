@@ -12,6 +12,7 @@
 
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
+#include "lib/base/version.h"
 
 // Rows that a file or a flag has set, in any of the tables parsed so far (a program has one or two).
 struct row_set {
@@ -343,7 +344,9 @@ void options_log(const struct option *table)
     size_t n_rows = 0, n_fields = 0;
     while (table[n_rows].name)
         n_rows++;
-    struct log_field *fields = mem_alloc_array(n_rows, sizeof *fields);
+    struct log_field *fields = mem_alloc_array(n_rows + 2, sizeof *fields);
+    fields[n_fields++] = LOG_FIELD("version", FOREPACK_VERSION);
+    fields[n_fields++] = LOG_FIELD("commit", build_commit());
     char **joined = mem_alloc_array(n_rows, sizeof *joined);
     for (size_t i = 0; i < n_rows; i++) {
         if (table[i].name[0] != '-') fields[n_fields++] = option_field(&table[i], &joined[i]);

@@ -82,8 +82,8 @@ void options_man(const struct option *table, const char *usage, FILE *out);
 // program with the hidden flag --list.
 void options_list(const struct option *table, FILE *out);
 
-// Logs the effective value of every option as one line, the event `settings`. No option holds a secret: keys and tokens
-// are read from files that options name.
+// Logs the version and the effective value of every option as one line, the event `settings`, the first of a program.
+// No option holds a secret: keys and tokens are read from files that options name.
 void options_log(const struct option *table);
 
 void options_free(const struct option *table);

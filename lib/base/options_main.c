@@ -25,7 +25,7 @@ int options_main(const struct option *table, const char *usage, int argc, char *
             exit(0);
         }
         if (strcmp(argv[i], "--version") == 0) {
-            printf("%s %s\n", program_invocation_short_name, FOREPACK_VERSION);
+            printf("%s %s (commit %s)\n", program_invocation_short_name, FOREPACK_VERSION, build_commit());
             exit(0);
         }
     }

@@ -595,6 +595,7 @@ static void write_batch_requests(struct exposition *e, const struct metric *metr
 static void write_version(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
 {
     struct labels labels = label("version", FOREPACK_VERSION);
+    labels_add(&labels, "commit", build_commit());
     exposition_number(e, &labels, 1);
 }
 
@@ -849,7 +850,7 @@ const struct metric metrics_table[] = {
     {"forepack:batch_requests_total", METRIC_COUNTER, "result",
      "Requests of batches that ended: with an answer, with an error, or refused for now and started again.",
      write_batch_requests, 0, 0},
-    {"forepack:build_info", METRIC_GAUGE, "version",
+    {"forepack:build_info", METRIC_GAUGE, "version, commit",
      "Always 1.", write_version, 0, 0},
     {"forepack:model_info", METRIC_GAUGE, "model_name",
      "Always 1.", write_model, 0, 0},

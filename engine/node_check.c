@@ -1,0 +1,40 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/node_check.h"
+
+#include <stdlib.h>
+
+#include "engine/launch.h"
+#include "engine/node_channel.h"
+#include "lib/text/tokenizer.h"
+
+static const char *environment(const char *name)
+{
+    return getenv(name);
+}
+
+static enum status tokenizer_check(const char *dir)
+{
+    struct tokenizer *tokenizer = NULL;
+    TRY(tokenizer_open(dir, &tokenizer));
+    tokenizer_free(tokenizer);
+    return STATUS_OK;
+}
+
+// Opens a channel and closes it before it connects.
+static enum status link_check(const struct node_router *router)
+{
+    struct rpc_channel *channel = NULL;
+    rpc_init();
+    enum status status = node_channel_open(router, &channel);
+    rpc_channel_close(channel);
+    rpc_shutdown();
+    return status;
+}
+
+enum status node_check_files(const struct model_options *model, const char *tokenizer, const struct node_router *router)
+{
+    struct memory_plan plan;
+    TRY(tokenizer_check(tokenizer));
+    TRY(model_plan(model, 0, launch_read(environment).ranks, &plan));
+    return link_check(router);
+}
