@@ -3,9 +3,10 @@
 # Installs the Debian packages that a build and its tests need and that are missing, and llguidance for structured
 # output into build/llguidance (deploy/llguidance.sh). Needs neither root nor network when none is missing. Everything
 # but structured output works without llguidance, so a failed download of it is one sentence and no error.
-# Usage: deploy/packages.sh [--bench] [--browser] [--lint] [--fuzz] [--proxy] [--valgrind]
+# Usage: deploy/packages.sh [--bench] [--browser] [--deploy] [--lint] [--fuzz] [--proxy] [--valgrind]
 #   --bench  also oneDNN, which `forepack bench kernels` compares with its own kernels
 #   --browser  also Chromium, in which a test looks at the live page
+#   --deploy  also debhelper and lintian for packages, and systemd-nspawn and mmdebstrap for their test
 #   --lint   also clang-format, clang-tidy and cppcheck, for tests/lint.sh
 #   --fuzz   also clang with libFuzzer, for the preset `fuzz`
 #   --proxy  also nginx and HAProxy, for the test of deploy/proxy
@@ -26,11 +27,12 @@ for flag; do
     case $flag in
     --bench) packages+=(libdnnl-dev) ;;
     --browser) packages+=(chromium) ;;
+    --deploy) packages+=(debhelper lintian mmdebstrap systemd-container gpg) ;;
     --lint) packages+=(clang-format-14 clang-tidy-14 cppcheck) ;;
     --fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
     --proxy) packages+=(nginx-light haproxy) ;;
     --valgrind) packages+=(valgrind) ;;
-    --help) sed -n '3,11s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help) sed -n '3,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "unknown flag $flag (--help lists all)" >&2; exit 2 ;;
     esac
 done

@@ -4,11 +4,14 @@
 #include <string.h>
 
 #include "lib/base/log.h"
+#include "lib/base/mem.h"
 #include "lib/base/version.h"
+#include "lib/messages/unpack.h"
 #include "router/core/core_state.h"
 #include "router/front/nodes/message_window.h"
 #include "router/front/nodes/node_link.h"
 #include "tests/suite.h"
+#include "tests/test_data.h"
 
 enum { VOCAB = 500, NOW_US = 1000000 };
 
@@ -194,6 +197,46 @@ static void report_loading(struct node_link *link)
     node_link_handle(link, f.core, &m, NOW_US);
 }
 
+START_TEST(versions_of_the_protocol_from_the_release_before_on_are_accepted)
+{
+    Forepack__Cluster__V1__Hello hello = make_hello();
+    hello.protocol = CLUSTER_PROTOCOL_OLDEST;
+    say_hello(&hello);
+    ck_assert_msg(!f.refused, "%s", f.reason);
+    teardown();
+    setup();
+
+    hello.protocol = CLUSTER_PROTOCOL_OLDEST - 1;
+    say_hello(&hello);
+    ck_assert(f.refused);
+    ck_assert_msg(strstr(f.reason, "upgrade the node") != NULL, "%s", f.reason);
+    hello.protocol = CLUSTER_PROTOCOL_VERSION + 1;
+    say_hello(&hello);
+    ck_assert(f.refused);
+    ck_assert_msg(strstr(f.reason, "upgrade the router first") != NULL, "%s", f.reason);
+}
+END_TEST
+
+// Bytes that a node of version 0.1.0 sent. When CLUSTER_PROTOCOL_OLDEST exceeds 3, the router refuses them.
+START_TEST(the_hello_of_release_0_1_0_is_understood)
+{
+    char *path = repository_data("release-0.1.0/messages/forepack.cluster.v1.NodeMessage-hello.pb");
+    uint8_t bytes[1024];
+    FILE *file = fopen(path, "rb");
+    ck_assert_msg(file != NULL, "%s", path);
+    size_t size = fread(bytes, 1, sizeof bytes, file);
+    fclose(file);
+    free(path);
+    Forepack__Cluster__V1__NodeMessage *m =
+        proto_unpack(&forepack__cluster__v1__node_message__descriptor, bytes, size, sizeof bytes * 64, NULL);
+    ck_assert_msg(m != NULL, "%s", status_message());
+    node_link_handle(&f.link, f.core, m, NOW_US);
+    ck_assert_int_eq(f.refused, CLUSTER_PROTOCOL_OLDEST > 3);
+    if (!f.refused) ck_assert_str_eq(f.link.node->hello.node_id, "worker-a");
+    forepack__cluster__v1__node_message__free_unpacked(m, NULL);
+}
+END_TEST
+
 // The first stream has broken, and a report of it still arrives after the process reports on a second stream.
 START_TEST(a_late_message_of_an_ended_stream_is_ignored)
 {
@@ -232,6 +275,8 @@ SUITE("node_link")
     TEST(a_name_may_have_any_letters);
     EACH(an_absurd_capacity_is_refused_by_name, capacities);
     TEST(impossible_measured_passes_are_left_out);
+    TEST(versions_of_the_protocol_from_the_release_before_on_are_accepted);
+    TEST(the_hello_of_release_0_1_0_is_understood);
     TEST(a_late_message_of_an_ended_stream_is_ignored);
     TEST(a_node_may_send_100000_messages_in_5_seconds);
 }

@@ -73,15 +73,33 @@ cluster=
 
 # ---- packages ----
 
-command -v dpkg-shlibdeps >/dev/null || { echo "skipped: dpkg-shlibdeps is not installed, no .deb was built"; exit 77; }
-(cd "$FOREPACK_BUILD" && cpack -B "$work/packages") >"$work/cpack.log" 2>&1 || { cat "$work/cpack.log" >&2; fail cpack; }
-deb=$(echo "$work"/packages/forepack_*.deb)
-dpkg-deb -c "$deb" >"$work/content"
-for file in bin/forepack bin/forepack-router share/forepack/demo-model/main/config.json share/man/man1/forepack.1.gz share/bash-completion/completions/forepack; do
-    grep -q "/usr/$file$" "$work/content" || fail "$file is not in ${deb##*/}"
+command -v dh >/dev/null || { echo "skipped: debhelper is not installed, no package was built"; exit 77; }
+"$FOREPACK_SOURCE/deploy/debian/build.sh" --build "$FOREPACK_BUILD" --out "$work/packages" >"$work/build.log" 2>&1 ||
+    { cat "$work/build.log" >&2; fail "no packages"; }
+# holds PACKAGE FILE...: the package has these files.
+holds() {
+    local package=$1 content file
+    shift
+    content=$(dpkg-deb -c "$work/packages/${package}"_*.deb | awk '{ print $6 }')
+    for file; do grep -qx "\./$file" <<<"$content" || fail "$file is not in $package"; done
+}
+depends() { dpkg-deb -f "$work/packages/$1"_*.deb Depends,Recommends; }
+for part in router worker speculator; do holds forepack-$part usr/bin/forepack-$part usr/share/man/man1/forepack-$part.1.gz; done
+holds forepack-router lib/systemd/system/forepack-router.service etc/forepack/router.conf
+holds forepack-worker lib/systemd/system/forepack-{worker,group}@.service etc/forepack/{worker-main.conf,group-main.conf,group-main.env}
+holds forepack-speculator lib/systemd/system/forepack-speculator@.service etc/forepack/speculator-main.conf
+holds forepack-client usr/bin/forepack usr/share/man/man1/forepack{,-up,-keys-add}.1.gz usr/share/bash-completion/completions/forepack \
+    usr/share/doc/forepack-client/{copyright,changelog.gz,changelog.Debian.gz}
+holds forepack-bench usr/bin/forepack-{bench,sim} usr/share/man/man1/forepack-bench-serve.1.gz
+holds forepack-common usr/share/forepack/demo-model/main/config.json usr/lib/sysusers.d/forepack-common.conf \
+    usr/lib/tmpfiles.d/forepack-common.conf usr/share/doc/forepack/docs/operating.md
+! grep -E 'openmpi|python' <<<"$(depends forepack-client; depends forepack-router | grep ^Depends)" || fail "dependencies that should not be"
+grep -q libgrpc <<<"$(depends forepack-client)" || fail "dependencies of forepack-client: $(depends forepack-client)"
+for deb in "$work"/packages/*.deb; do
+    for file in $(dpkg-deb -I "$deb" conffiles 2>/dev/null); do
+        [[ $file == /etc/forepack/* ]] || fail "${deb##*/}: a configuration file outside /etc/forepack: $file"
+    done
 done
-depends=$(dpkg-deb -f "$deb" Depends)
-[[ $depends == *libgrpc* ]] || fail "dependencies of the package: $depends"
-tar -tzf "$work/packages/forepack-$version-linux-$(uname -m).tar.gz" >"$work/content"
-grep -q '/bin/forepack-worker$' "$work/content" || fail "forepack-worker is not in the archive"
+command -v lintian >/dev/null || { echo "skipped: lintian is not installed, the packages were not checked"; exit 77; }
+lintian --allow-root --fail-on error "$work"/packages/*.deb >"$work/lintian.log" 2>&1 || { cat "$work/lintian.log" >&2; fail lintian; }
 echo "packaging: all passed"

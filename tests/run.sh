@@ -1,19 +1,29 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # Installs missing packages, builds and tests. Ends with one line: N passed, N failed, N skipped.
-# Usage: tests/run.sh [--all] [CTest options, such as -R scheduler]
+# Usage: tests/run.sh [--all | --deploy] [CTest options, such as -R scheduler]
 #   Without --all: the release build with its unit tests and the integration tests of a user's paths. Tests that passed
 #   before with the same programs are not repeated.
 #   --all: every test that needs no GPU, in a build with sanitizers too, on the emulated GPU, the fuzz targets, the lint, the
-#   counts of instructions and the GPU kit. Left out are the labels `suites` and `long`.
+#   counts of instructions and the GPU kit. Left out are the labels `suites`, `deploy` and `long`.
+#   --deploy: the packages in a booted systemd (label `deploy`); needs root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 all=0
 if [ "${1:-}" = --all ]; then
     all=1
     shift
+elif [ "${1:-}" = --deploy ]; then
+    shift
+    ./deploy/packages.sh --deploy
+    cmake --preset release >/dev/null
+    cmake --build --preset release
+    failed=0
+    tests/ctest.py run build/release deploy -L deploy "$@" || failed=1
+    tests/ctest.py summary build/release/deploy.xml || failed=1
+    exit $failed
 elif [ "${1:-}" = --help ]; then
-    sed -n '3,9s/^# \{0,1\}//p' "$0"
+    sed -n '3,10s/^# \{0,1\}//p' "$0"
     exit 0
 fi
 ./deploy/packages.sh

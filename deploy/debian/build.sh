@@ -24,9 +24,10 @@ out=${out:-$build/packages}
 [ -x "$build/bin/forepack" ] || { echo "--build '$build': has no programs, build it first" >&2; exit 2; }
 command -v dh >/dev/null || { echo "debhelper is not installed (deploy/packages.sh --deploy)" >&2; exit 1; }
 
-# debhelper writes next to its rules, so it works on a copy in the build folder. The name of the folder is free of spaces.
-stage=$build/debian/forepack
-rm -rf "$build/debian"
+# debhelper writes next to its rules, so it works on a copy in the build folder.
+work=$(mktemp -d "$build/debian-XXXXXX")
+trap 'rm -rf "$work"' EXIT
+stage=$work/forepack
 mkdir -p "$stage/debian" "$stage/conf" "$out"
 cp -r "$root/deploy/debian/." "$stage/debian/"
 rm "$stage/debian/build.sh"
@@ -54,10 +55,10 @@ fi
 rm "$stage/debian/control.cuda"
 [ ! -e "$build/../llguidance/libllguidance.so" ] || echo usr/lib/forepack/libllguidance.so >>"$stage/debian/forepack-common.install"
 
-(cd "$stage" && FOREPACK_BUILD=$build SOURCE_DATE_EPOCH=$date dpkg-buildpackage -b -us -uc) >"$build/debian/log" 2>&1 || {
-    tail -n 30 "$build/debian/log" >&2
+(cd "$stage" && FOREPACK_BUILD=$build SOURCE_DATE_EPOCH=$date dpkg-buildpackage -b -us -uc) >"$work/log" 2>&1 || {
+    tail -n 30 "$work/log" >&2
     exit 1
 }
 rm -f "$out"/forepack*.deb
-mv "$build"/debian/forepack*.deb "$out/"
+mv "$work"/forepack*.deb "$out/"
 ls "$out"/forepack*.deb

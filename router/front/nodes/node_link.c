@@ -95,11 +95,13 @@ static enum status hello_read_counts(const Forepack__Cluster__V1__Hello *m, stru
 
 static enum status process_check(const char *version, uint32_t protocol, uint64_t instance)
 {
-    if (protocol != CLUSTER_PROTOCOL_VERSION) {
+    if (protocol < CLUSTER_PROTOCOL_OLDEST || protocol > CLUSTER_PROTOCOL_VERSION) {
+        const char *remedy = protocol > CLUSTER_PROTOCOL_VERSION ? "upgrade the router first" : "upgrade the node";
         return status_fail(STATUS_INVALID,
                            "the node (version %s) speaks version %u of the cluster protocol, the router (version "
-                           "%s) version %d: install the same release on both",
-                           node_text(version).text, protocol, FOREPACK_VERSION, CLUSTER_PROTOCOL_VERSION);
+                           "%s) versions %d to %d: %s",
+                           node_text(version).text, protocol, FOREPACK_VERSION, CLUSTER_PROTOCOL_OLDEST,
+                           CLUSTER_PROTOCOL_VERSION, remedy);
     }
     if (!instance) return status_fail(STATUS_INVALID, "instance 0: must be a random number other than 0");
     return STATUS_OK;
