@@ -30,7 +30,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 for tool in mmdebstrap buildah dpkg-scanpackages jq; do
-    command -v $tool >/dev/null || { echo "$tool is not installed (deploy/packages.sh --containers)" >&2; exit 1; }
+    command -v $tool >/dev/null || { echo "$tool is not installed (deploy/packages.sh --deploy)" >&2; exit 1; }
 done
 [ "$(id -u)" = 0 ] || { echo "run it as root: mmdebstrap makes files of other users" >&2; exit 1; }
 compgen -G "$packages/forepack-common_*.deb" >/dev/null || {
