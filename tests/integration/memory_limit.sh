@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
-# A worker in a cgroup with a memory limit: the KV cache shrinks to fit, load does not end the worker, and a limit that
-# is too low is refused with the numbers.
+# Router and worker in cgroups with a memory limit: the KV cache and the router's budgets shrink to fit, load does not end
+# them, and a limit that is too low is refused with the numbers.
 . "$(dirname "$0")/lib.sh"
 
 v1=/sys/fs/cgroup/memory v2=/sys/fs/cgroup
@@ -13,7 +13,7 @@ elif grep -q memory $v2/cgroup.subtree_control 2>/dev/null; then
 else
     echo "memory_limit: needs a memory cgroup" && exit 77
 fi
-groups=()
+groups=() clients=()
 limit() { # limit NAME MIB: a cgroup; "${NAME[@]}" are the words before a command that runs there
     mkdir "$folder/forepack-test-$$-$1" || { echo "memory_limit: cgroups are read-only" && exit 77; }
     groups+=("$folder/forepack-test-$$-$1")
@@ -39,8 +39,12 @@ worker=("$bin/forepack-worker" --model "$main_model" --router "$node_server" --t
 refused "the cgroup allows this rank 64 MiB, but it needs [0-9]+ MiB" "${small[@]}" "${worker[@]}"
 refused "the cgroup allows this rank 300 MiB, but it needs [0-9]+ MiB: .* for 200000 KV blocks" "${node[@]}" "${worker[@]}" --kv-blocks 200000
 
-start router "$bin/forepack-router" --model "$main_model" "${listen[@]}"
-router=$last_pid
+limit router 300
+router_flags=(--model "$main_model" "${listen[@]}")
+refused "the cgroup allows the router 64 MiB, but it needs [0-9]+ MiB" "${small[@]}" "$bin/forepack-router" "${router_flags[@]}"
+refused "the cgroup allows the router 300 MiB, but it needs" "${router[@]}" "$bin/forepack-router" "${router_flags[@]}" --max-answers-mb 300
+start router "${router[@]}" "$bin/forepack-router" "${router_flags[@]}"
+router_pid=$last_pid
 start worker "${node[@]}" "${worker[@]}" --max-num-seqs 1000
 worker_pid=$last_pid
 wait_until 60 "the worker is ready" ready
@@ -49,11 +53,21 @@ plan=$(grep memory_plan "$work/worker.log")
 [ "${BASH_REMATCH[1]}" -gt 20 ] && [ "${BASH_REMATCH[1]}" -lt 280 ] || fail "the size of the KV cache: $plan"
 "$bin/forepack" bench serve --server "$server" --prompt-tokens 1000 --max-tokens 16 --concurrency 24 --requests 48 --prefill off >"$work/bench" ||
     fail "the load: $(cat "$work/bench")"
+for budget in max-peers-mb max-answers-mb tokenise-queue-mb; do
+    grep -q "budget_lowered option=$budget .* limit_mib=300" "$work/router.log" || fail "$budget was not lowered"
+done
+head -c 12000000 /dev/zero | tr '\0' a >"$work/long" # a message near the limit
+for i in 1 2 3 4 5 6; do
+    curl -s -o /dev/null "http://127.0.0.1:$http_port/v1/completions" -d @<(printf '{"model":"main","prompt":"'; cat "$work/long"; printf '"}') &
+    clients+=($!)
+done
+wait "${clients[@]}" || true # they may be refused
+kill -0 "$router_pid" || fail "the router was killed by long messages"
 kill -0 "$worker_pid" || fail "the worker was killed under load"
 peak=$(cat "$folder/forepack-test-$$-node/memory.max_usage_in_bytes" "$folder/forepack-test-$$-node/memory.peak" 2>/dev/null || true)
 echo "peak of the worker: $((${peak:-0} >> 20)) MiB of 300"
 kill -TERM "$worker_pid"
 wait "$worker_pid" || fail "the worker ended with $?"
-kill -TERM "$router"
-wait "$router" || fail "the router ended with $?"
+kill -TERM "$router_pid"
+wait "$router_pid" || fail "the router ended with $?"
 echo "memory_limit: all passed"
