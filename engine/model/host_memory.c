@@ -35,12 +35,6 @@ static int blocks_needed(const struct model *m)
     return m->kv_blocks_asked ? m->kv_blocks_asked : (tokens + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
 }
 
-static void kv_set_blocks(struct model *m, int blocks)
-{
-    m->shape.n_kv_blocks = blocks;
-    m->kv_bytes = (size_t)blocks * m->kv_block_bytes;
-}
-
 enum status model_fit_host(struct model *m, const struct safetensors *st)
 {
     struct host_room room;
@@ -57,15 +51,8 @@ enum status model_fit_host(struct model *m, const struct safetensors *st)
             MIB(m->host_limit), MIB((double)m->host_limit - room.kv + (double)needed * (double)m->kv_block_bytes),
             MIB(room.weights), MIB(room.pass), MIB((double)needed * (double)m->kv_block_bytes), needed, MIB(room.used),
             MIB(room.reserve));
-    if (!m->kv_blocks_asked && fit < wanted) kv_set_blocks(m, (int)fit);
-    return STATUS_OK;
-}
-
-enum status model_agree_kv(struct model *m)
-{
-    float least = -(float)m->shape.n_kv_blocks;
-    if (m->host_comm->size == 1) return STATUS_OK;
-    TRY(m->host_comm->ops->all_reduce_max(m->host_comm, &least, 1));
-    kv_set_blocks(m, (int)-least);
+    if (m->kv_blocks_asked || fit >= wanted) return STATUS_OK;
+    m->shape.n_kv_blocks = (int)fit;
+    m->kv_bytes = (size_t)m->shape.n_kv_blocks * m->kv_block_bytes;
     return STATUS_OK;
 }

@@ -142,8 +142,6 @@ enum status model_count_memory(const struct model *m, const struct safetensors *
 // Fits the model into m->host_limit: lowers the number of KV blocks, or returns STATUS_EXHAUSTED with the numbers. Call
 // it before the backend is opened.
 enum status model_fit_host(struct model *m, const struct safetensors *st);
-// Called by all ranks together: sets the number of KV blocks to the least of the ranks, whose limits may differ.
-enum status model_agree_kv(struct model *m);
 
 // Decides whether the head is the embedding if that depends on the tensors of the checkpoint. `st` may be NULL.
 void model_resolve_head(struct model_config *config, const struct safetensors *st);
