@@ -13,6 +13,7 @@
 #include "lib/base/home.h"
 #include "lib/base/log.h"
 #include "lib/base/log_writer.h"
+#include "lib/base/memory_limit.h"
 #include "lib/base/monotonic_cond.h"
 
 static int sharers; // number of ranks on the cores of this rank, itself included; 0: not known
@@ -37,6 +38,11 @@ int group_threads(int requested)
 {
     if (requested > 0) return requested;
     return cpu_limits_threads(sharers ? sharers : launched_host_ranks(), launched_host_ranks());
+}
+
+size_t group_memory_bytes(void)
+{
+    return memory_limit_bytes() / (size_t)launched_host_ranks();
 }
 
 // Sets defaults of Open MPI that the environment does not set.

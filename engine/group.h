@@ -35,6 +35,8 @@ int group_rank_hint(void);
 // Returns the number of compute threads of this rank: `requested` or, if that is 0, the number of this rank's cores, at
 // least 1.
 int group_threads(int requested);
+// Returns this rank's part of the memory that the cgroup allows, in bytes; 0: no limit.
+size_t group_memory_bytes(void);
 
 // Usage lines of a program that say how to start several ranks.
 #ifdef FOREPACK_MPI

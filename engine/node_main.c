@@ -46,6 +46,7 @@ struct model_options node_model_options(const struct node_options *options)
                                   .max_seqs = (int)options->max_seqs,
                                   .max_context = (int)options->max_context,
                                   .n_kv_blocks = (int)options->kv_blocks,
+                                  .memory_bytes = group_memory_bytes(),
                                   .gpu_memory_utilization = options->gpu_memory_utilization,
                                   .overlap_rows = (int)options->overlap_rows,
                                   .allreduce_dtype = options->allreduce_dtype,

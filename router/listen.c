@@ -25,8 +25,6 @@
 // A node has one call on its connection, and `forepack up` asks for the cluster's state on another one.
 enum { NODE_CONNECTIONS_MAX = 4096, NODE_CALLS_MAX = 64, NODE_MESSAGE_BYTES_MAX = 16 << 20 };
 
-enum { PEERS_MESSAGES = 8 }; // default memory for connections, in units of the largest message
-
 static char *client_address(const struct listen_options *o)
 {
     return mem_format("%s:%lld", o->host, (long long)o->port);
@@ -288,13 +286,14 @@ static enum status http_open(const struct listen_options *o, struct front *front
                                                  .proof = front->identity != NULL,
                                                  .max_connection_age_ms = CONNECTION_AGE_MS,
                                                  .batching = batching_options(&o->batch),
-                                                 .max_body_bytes = (size_t)o->max_message_mb << 20};
+                                                 .max_body_bytes = (size_t)o->max_message_mb << 20,
+                                                 .max_bodies_bytes = (size_t)o->max_bodies_mb << 20};
     return http_service_open(front, &options, &l->http);
 }
 
 static size_t peers_bytes(const struct listen_options *o)
 {
-    return (size_t)(o->max_peers_mb ? o->max_peers_mb : PEERS_MESSAGES * o->max_message_mb) << 20;
+    return (size_t)(o->max_peers_mb ? o->max_peers_mb : LISTEN_PEERS_MESSAGES * o->max_message_mb) << 20;
 }
 
 // Lists the configured files with certificates, for their expiry in metrics.

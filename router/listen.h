@@ -9,6 +9,9 @@
 #include "lib/base/options.h"
 #include "router/front/front.h"
 
+// Default memory for connections, in units of the largest message.
+enum { LISTEN_PEERS_MESSAGES = 8 };
+
 // Files and batches of the HTTP API.
 struct batch_options {
     char *dir;
@@ -24,6 +27,7 @@ struct listen_options {
     int64_t port, http_port, max_message_mb, max_answers_mb, max_keyless_mb, max_peers_mb, connections_per_address;
     struct batch_options batch;
     bool insecure;
+    int64_t max_bodies_mb; // bodies that are being received; set with a memory limit, else 0; not an option
 };
 
 // clang-format off

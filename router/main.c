@@ -12,6 +12,7 @@
 #include "lib/base/log_options.h"
 #include "lib/base/log_writer.h"
 #include "lib/base/mem.h"
+#include "lib/base/memory_limit.h"
 #include "lib/base/service_manager.h"
 #include "lib/identity/quota_keeper.h"
 #include "lib/text/client_options.h"
@@ -23,6 +24,7 @@
 #include "router/front/request/parsed_message.h"
 #include "router/front/request/system_turns.h"
 #include "router/listen.h"
+#include "router/memory_budget.h"
 #include "router/service_state.h"
 #include "router/shadow_options.h"
 #include "router/shutdown.h"
@@ -569,11 +571,15 @@ static enum status router_run(struct front *front, const struct tenant_weight *w
 // Keeps freed memory for the next large messages. A large gRPC message arrives in many blocks, on several threads of
 // the gRPC library. If malloc returned each message's memory to the kernel, the page faults of the next message would
 // take more time than copying it. So every arena of malloc keeps enough for one message of the largest size. There are
-// few arenas, so the router keeps at most 512 MiB.
+// few arenas, so the router keeps at most 512 MiB. With a memory limit below 4 GiB, there are even fewer arenas, and
+// nothing is kept.
 static void memory_keep_freed(void)
 {
     enum { MAPPED_BYTES = 4 << 20, KEPT_BYTES = 64 << 20, ARENAS = 8 };
-    mallopt(M_ARENA_MAX, ARENAS);
+    const size_t limit = memory_limit_bytes();
+    const bool small = limit && limit >> 30 < 4;
+    mallopt(M_ARENA_MAX, small ? 2 : ARENAS);
+    if (small) return;
     mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES);
     mallopt(M_TRIM_THRESHOLD, KEPT_BYTES);
 }
@@ -589,6 +595,28 @@ static void signals_block(sigset_t *signals)
     pthread_sigmask(SIG_BLOCK, signals, NULL);
 }
 
+// Fits the budgets into the memory limit of the cgroup, if there is one. The largest message decides what connections
+// and bodies may hold.
+static enum status budgets_fit(void)
+{
+    enum { GROWTH_MIB = 48, MESSAGES = 16, BODIES = 4, MESSAGE_MIB_MIN = 4 };
+    const int64_t limit_mib = (int64_t)(memory_limit_bytes() >> 20);
+    struct listen_options *l = &o.listen;
+    if (!limit_mib) return STATUS_OK;
+    const int64_t message_mib = limit_mib / MESSAGES > MESSAGE_MIB_MIN ? limit_mib / MESSAGES : MESSAGE_MIB_MIN;
+    if (!options_given(options, "max-message-mb") && l->max_message_mb > message_mib) l->max_message_mb = message_mib;
+    if (!l->max_peers_mb) l->max_peers_mb = LISTEN_PEERS_MESSAGES * l->max_message_mb;
+    l->max_bodies_mb = BODIES * l->max_message_mb;
+    const struct memory_budget budgets[] = {
+        {"max-peers-mb", &l->max_peers_mb, 2 * l->max_message_mb, options_given(options, "max-peers-mb")},
+        {"max-answers-mb", &l->max_answers_mb, 16, options_given(options, "max-answers-mb")},
+        {"max-keyless-mb", &l->max_keyless_mb, 8, options_given(options, "max-keyless-mb")},
+        {"tokenise-queue-mb", &o.tokenise_queue_mb, 16, options_given(options, "tokenise-queue-mb")},
+        {"selection-cache-mib", &o.selection_cache_mib, 0, options_given(options, "selection-cache-mib")}};
+    return memory_budgets_fit(limit_mib, (int64_t)(memory_used_bytes() >> 20) + GROWTH_MIB + l->max_bodies_mb, budgets,
+                              sizeof budgets / sizeof *budgets);
+}
+
 // Checks the options and opens the files that they name. The caller frees the weights and closes the front, even on
 // failure.
 static enum status configuration_open(struct front *front, char *weights_text, struct tenant_weight **weights_p,
@@ -598,7 +626,8 @@ static enum status configuration_open(struct front *front, char *weights_text, s
     TRY(fingerprints_parse());
     TRY(listen_check(&o.listen));
     TRY(trace_check(&o.trace, o.listen.insecure));
-    return front_open(front);
+    TRY(front_open(front));
+    return budgets_fit(); // the tokenizer is in memory
 }
 
 // Opens the tracer, which reads its files, and closes it before it connects.

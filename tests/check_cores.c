@@ -12,6 +12,7 @@
 #include "lib/base/cores.h"
 #include "lib/base/cpu_limits.h"
 #include "lib/base/mem.h"
+#include "lib/base/memory_limit.h"
 #include "tests/suite.h"
 
 static char root[64], system_folder[128], sockets[128];
@@ -318,6 +319,53 @@ START_TEST(version_1_has_quotas_too)
 }
 END_TEST
 
+static const size_t MIB = 1 << 20;
+
+START_TEST(memory_is_limited_by_the_lowest_of_the_ancestors)
+{
+    ck_assert_uint_eq(memory_limit_bytes(), 0);
+    put("0::/a.slice/b.service\n", "/proc/self/cgroup");
+    put("max\n", "/sys/fs/cgroup/a.slice/b.service/memory.max");
+    ck_assert_uint_eq(memory_limit_bytes(), 0);
+    put("262144000\n", "/sys/fs/cgroup/a.slice/memory.max");
+    ck_assert_uint_eq(memory_limit_bytes(), 250 * MIB);
+    put("104857600\n", "/sys/fs/cgroup/a.slice/b.service/memory.max");
+    ck_assert_uint_eq(memory_limit_bytes(), 100 * MIB);
+}
+END_TEST
+
+START_TEST(version_1_limits_memory_too)
+{
+    put("7:memory:/pod/c\n0::/\n", "/proc/self/cgroup");
+    put("9223372036854771712\n", "/sys/fs/cgroup/memory/pod/c/memory.limit_in_bytes");
+    ck_assert_uint_eq(memory_limit_bytes(), 0);
+    put("104857600\n", "/sys/fs/cgroup/memory/pod/memory.limit_in_bytes");
+    ck_assert_uint_eq(memory_limit_bytes(), 100 * MIB);
+    put("52428800\n", "/sys/fs/cgroup/memory.max"); // both are mounted
+    ck_assert_uint_eq(memory_limit_bytes(), 50 * MIB);
+}
+END_TEST
+
+static const char *const no_limits[] = {"", "\n", "-1\n", "0\n", "many\n", "nan\n", "1e300\n"};
+
+START_TEST(hostile_cgroups_do_not_limit_memory)
+{
+    put("0::/\n", "/proc/self/cgroup");
+    put(no_limits[_i], "/sys/fs/cgroup/memory.max");
+    ck_assert_uint_eq(memory_limit_bytes(), 0);
+}
+END_TEST
+
+START_TEST(used_memory_grows_with_touched_pages)
+{
+    const size_t before = memory_used_bytes();
+    char *pages = mem_alloc(64 * MIB);
+    memset(pages, 1, 64 * MIB);
+    ck_assert_uint_ge(memory_used_bytes(), before + 60 * MIB);
+    free(pages);
+}
+END_TEST
+
 // A container reads its path on the host, which does not exist in its own tree.
 START_TEST(a_container_has_the_quota_of_its_root)
 {
@@ -481,6 +529,10 @@ SUITE("cores")
     TEST(a_machine_that_reports_nothing_has_equal_cores);
     TEST(a_quota_is_the_lowest_of_the_cgroup_and_its_ancestors);
     TEST(version_1_has_quotas_too);
+    TEST(memory_is_limited_by_the_lowest_of_the_ancestors);
+    TEST(version_1_limits_memory_too);
+    EACH(hostile_cgroups_do_not_limit_memory, no_limits);
+    TEST(used_memory_grows_with_touched_pages);
     TEST(a_container_has_the_quota_of_its_root);
     TEST(hostile_cgroups_set_no_quota);
     TEST(the_description_names_the_limits);

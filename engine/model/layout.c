@@ -116,6 +116,7 @@ static enum status shape_plan(const struct model_options *o, struct model *m)
     m->kv_bytes = (size_t)(blocks * block_bytes);
     m->zeros = o->zeros;
     m->kv_blocks_asked = o->n_kv_blocks;
+    m->host_limit = o->memory_bytes;
     m->gpu_memory_utilization =
         o->gpu_memory_utilization > 0 ? o->gpu_memory_utilization : MODEL_GPU_MEMORY_UTILIZATION;
     m->shape = (struct backend_shape){.n_layers = c->n_layers,

@@ -268,12 +268,18 @@ static enum status open_with(const struct model_options *options, const struct s
 {
     TRY(model_lay_out(options, st, m));
     m->fingerprint = model_hash(&m->config, st);
-    TRY(open_backend(options, m));
+    enum status fits = model_fit_host(m, st);
+    char *reason = fits == STATUS_OK ? NULL : mem_string(status_message());
+    enum status status = open_backend(options, m);
+    if (status == STATUS_OK && fits != STATUS_OK && m->backend->ops->capabilities.host_memory)
+        status = status_fail(fits, "%s", reason); // a GPU has its own memory
+    free(reason);
+    TRY(status);
     if (m->backend->ops->allocated) TRY(model_count_memory(m, st, &m->planned));
     open_saved(options, st, m);
     m->progress = options->progress;
     times->opened_us = clock_now_us();
-    enum status status = model_load_weights(m, st);
+    status = model_load_weights(m, st);
     if (status != STATUS_OK) return status_context(status, "model %s", options->dir);
     times->loaded_us = clock_now_us();
     if (m->backend->ops->weights_finish) m->backend->ops->weights_finish(m->backend);

@@ -30,6 +30,7 @@ struct model {
     size_t pass_bytes;             // working memory in the backend
     size_t row_bytes, logit_bytes; // see model_row_bytes
     size_t kv_block_bytes;
+    size_t host_limit;              // see model_options.memory_bytes; 0: no limit
     int kv_blocks_asked;            // KV blocks requested in the options; 0: as many as fit
     double gpu_memory_utilization;  // fraction of the device's memory, see struct model_options
     bool sums_bf16;                 // devices reduce partial sums in bf16, see struct model_options
@@ -137,6 +138,10 @@ int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MO
 // Counts the device memory of a model that is laid out, without KV cache. Creates weights and tensors in a backend that
 // only counts. `st` may be NULL.
 enum status model_count_memory(const struct model *m, const struct safetensors *st, struct device_memory *memory_p);
+
+// Fits the model into m->host_limit: lowers the number of KV blocks, or returns STATUS_EXHAUSTED with the numbers. Call
+// it before the backend is opened.
+enum status model_fit_host(struct model *m, const struct safetensors *st);
 
 // Decides whether the head is the embedding if that depends on the tensors of the checkpoint. `st` may be NULL.
 void model_resolve_head(struct model_config *config, const struct safetensors *st);

@@ -129,6 +129,7 @@ static void log_plan(struct model *m)
                         .total = (size_t)sysconf(_SC_PHYS_PAGES) * (size_t)sysconf(_SC_PAGESIZE)};
     struct device_memory now = {
         .bytes = {[MEMORY_WEIGHTS] = m->weight_bytes, [MEMORY_ACTIVATIONS] = m->pass_bytes, [MEMORY_KV] = m->kv_bytes}};
+    if (m->host_limit && m->host_limit < room.total) room.total = m->host_limit;
     if (m->backend->ops->memory && room_measure(m, &room) != STATUS_OK) return;
     if (m->backend->ops->allocated) now = *m->backend->ops->allocated(m->backend);
     const size_t total = device_memory_total(&now), *bytes = now.bytes;
@@ -162,12 +163,23 @@ void model_log_memory(struct model *m)
     if (m->backend->ops->allocated) check_plan(m);
 }
 
+// Sets the number of KV blocks to the least of the ranks, whose memory limits may differ.
+static enum status kv_agree(struct model *m)
+{
+    float least = -(float)m->shape.n_kv_blocks;
+    if (m->host_comm->size == 1) return STATUS_OK;
+    TRY(m->host_comm->ops->all_reduce_max(m->host_comm, &least, 1));
+    m->shape.n_kv_blocks = (int)-least;
+    m->kv_bytes = (size_t)m->shape.n_kv_blocks * m->kv_block_bytes;
+    return STATUS_OK;
+}
+
 enum status model_join(struct model *m)
 {
     const struct backend_ops *ops = m->backend->ops;
     if (m->comm->size > 1 && ops->comm_open) TRY(ops->comm_open(m->backend, m->host_comm, &m->comm));
     if (m->comm->ops->reserve) m->comm->ops->reserve(m->comm, (size_t)m->shape.max_rows * (size_t)m->config.hidden);
-    if (!ops->kv_create) return STATUS_OK;
+    if (!ops->kv_create) return kv_agree(m);
     TRY(kv_fit(m));
     return ops->kv_create(m->backend, m->shape.n_kv_blocks);
 }

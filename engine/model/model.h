@@ -44,6 +44,9 @@ struct model_options {
     // Number of KV blocks. 0: on a GPU as many as gpu_memory_utilization allows, else one full context per sequence,
     // but at most 1 GiB.
     int n_kv_blocks;
+    // Memory on the host that this process may use; 0: no limit. On the CPU it limits the default number of KV blocks,
+    // and a model that does not fit is refused.
+    size_t memory_bytes;
     // Fraction of a GPU's memory that this process may use, KV cache included; 0: MODEL_GPU_MEMORY_UTILIZATION.
     double gpu_memory_utilization;
     // GPU groups: passes of at least twice this many rows run as two micro-batches. One is all-reduced while the other

@@ -128,7 +128,8 @@ wait_until 60 "the cluster is ready" ready
 equal 200 "$(probe /ready)" "readiness of the worker"
 equal 4 "$(generate --prompt Hello --max-tokens 4 --ignore-eos | jq .usage.completion_tokens)" "tokens"
 equal 200 "$(probe /metrics)" "metrics of the worker"
-commit=$("$bin/forepack-worker" --version | sed 's/.*(commit \(.*\))/\1/')
+commit_of() { "$bin/forepack-$1" --version | sed 's/.*(commit \(.*\))/\1/'; }
+commit=$(commit_of worker)
 grep -q "^forepack:build_info{version=\".*\",commit=\"$commit\",role=\"worker\"} 1\$" "$work/probed" || fail "no build_info: $(cat "$work/probed")"
 for line in "node_live 1" "node_ready 1" "node_loaded_ratio 1" "num_requests_running 0"; do
     grep -q "^forepack:$line\$" "$work/probed" || fail "no metric $line: $(cat "$work/probed")"
@@ -136,6 +137,7 @@ done
 [ "$(sed -n 's/^forepack:pass_stages_total //p' "$work/probed")" -gt 0 ] || fail "no pass was counted"
 equal 404 "$(probe /v1/models)" "other paths of the probe port"
 head -n 1 "$work/worker.log" | grep "settings version=.* commit=$commit " >/dev/null || fail "the first line of the log: $(head -n 1 "$work/worker.log")"
+commit=$(commit_of router)
 head -n 1 "$work/router.log" | grep "settings version=.* commit=$commit " >/dev/null || fail "the first line of the log: $(head -n 1 "$work/router.log")"
 curl -s "http://127.0.0.1:$http_port/metrics" | grep "^forepack:build_info{version=\".*\",commit=\"$commit\"} 1\$" >/dev/null || fail "build_info of the router"
 echo "log-level = loud" >"$work/worker.conf"

@@ -166,6 +166,7 @@ static enum status server_open(struct http_service *service, const struct http_s
         .site = options->site,
         .proof = options->proof,
         .max_body_bytes = options->max_body_bytes,
+        .max_bodies_bytes = options->max_bodies_bytes,
         .max_unread_bytes = options->max_unread_bytes,
         .max_all_unread_bytes = options->max_all_unread_bytes,
         .stall_ms = options->stall_ms,

@@ -68,7 +68,8 @@ struct http_service_options {
     struct http_site site;
     bool proof; // as in http_server_options: clients must show a key
     size_t max_body_bytes;
-    int64_t ping_ms; // a stream is pinged after this time without an event, or up to a third later; 0: 15000
+    size_t max_bodies_bytes; // see struct http_server_options; 0: its default
+    int64_t ping_ms;         // a stream is pinged after this time without an event, or up to a third later; 0: 15000
     // As in http_server_options; 0: its default.
     int64_t stall_ms, max_connection_age_ms;
     size_t max_unread_bytes, max_all_unread_bytes;
