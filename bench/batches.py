@@ -5,7 +5,7 @@
 Interactive requests come one at a time at random times and measure TTFT: alone, then during a batch. The batch measures
 answered requests per second: alone, then with these requests. The passes of the worker groups
 (forepack:forward_pass_seconds) give the share of time that the interactive requests use alone. Prints the ratios that
-docs/operating.md is about:
+docs/reference.md is about:
 
     ttft p50, p99    with the batch over alone; p99 also less one longest pass
     batch rate       with interactive requests over alone times the idle share

@@ -12,6 +12,7 @@ int command_compress(int argc, char **argv);
 int command_keys(int argc, char **argv);
 int command_status(int argc, char **argv);
 int command_top(int argc, char **argv);
+int command_debug(int argc, char **argv);
 int command_drain(int argc, char **argv);
 int command_tokenize(int argc, char **argv);
 int command_detokenize(int argc, char **argv);

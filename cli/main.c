@@ -36,6 +36,7 @@ static const struct program_command commands[] = {
     {"status", command_status, "show the nodes, queue, bins and totals of a cluster"},
     {"top", command_top, "watch nodes, queue and bins in a terminal"},
     {"drain", command_drain, "tell a node to finish its requests and leave"},
+    {"debug", command_debug, "collect what a report of a fault needs; follow a request through logs"},
     {"keys", command_keys, "add, list and revoke API keys"},
     {"tokenize", command_tokenize, "print the token ids of a text"},
     {"detokenize", command_detokenize, "print the text of token ids"},

@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/plain_text.h"
 #include "cli/remote.h"
+#include "cli/status.h"
 #include "lib/base/version.h"
 
 static struct {
@@ -149,7 +150,7 @@ static json_t *agreements_json(const Forepack__V1__ClusterInfo *m)
     return agreements;
 }
 
-static void status_print_json(const Forepack__V1__ClusterInfo *m)
+static json_t *full_json(const Forepack__V1__ClusterInfo *m)
 {
     json_t *nodes = json_array();
     for (size_t i = 0; i < m->n_nodes; i++)
@@ -170,12 +171,31 @@ static void status_print_json(const Forepack__V1__ClusterInfo *m)
                   (json_int_t)t->node_hangs, "draft_tokens", (json_int_t)t->draft_tokens, "draft_accepted_tokens",
                   (json_int_t)t->draft_accepted_tokens, "frozen_tokens", (json_int_t)t->frozen_tokens,
                   "recalled_tokens", (json_int_t)t->recalled_tokens, "prefill_skipped", skipped_json(t));
-    json_t *object =
-        json_pack("{s:b,s:b,s:s,s:f,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "ready", (int)m->ready, "draining",
-                  (int)m->draining, "version", m->version, "uptime_s", m->uptime_s, "nodes", nodes, "loading",
-                  loading_json(m), "pools", pools_json(m), "queue", queue, "score_bins", bins_json(m->score_bins),
-                  "prefill_bins", bins_json(m->prefill_bins), "totals", totals, "agreements", agreements_json(m));
-    report_json(object);
+    return json_pack("{s:b,s:b,s:s,s:f,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "ready", (int)m->ready, "draining",
+                     (int)m->draining, "version", m->version, "uptime_s", m->uptime_s, "nodes", nodes, "loading",
+                     loading_json(m), "pools", pools_json(m), "queue", queue, "score_bins", bins_json(m->score_bins),
+                     "prefill_bins", bins_json(m->prefill_bins), "totals", totals, "agreements", agreements_json(m));
+}
+
+// Returns the part of the state that keys other than an operator's may see.
+static json_t *limited_json(const Forepack__V1__ClusterInfo *m)
+{
+    return json_pack("{s:b,s:b,s:s,s:b}", "ready", (int)m->ready, "draining", (int)m->draining, "version", m->version,
+                     "limited", 1);
+}
+
+static enum status check_complete(const Forepack__V1__ClusterInfo *m, const char *server)
+{
+    if (m->limited || (m->queue && m->totals && m->score_bins && m->prefill_bins)) return STATUS_OK;
+    return status_fail(STATUS_INTERNAL, "%s sent an incomplete answer: its version must be %s", server,
+                       FOREPACK_VERSION);
+}
+
+enum status status_json(const Forepack__V1__ClusterInfo *m, const char *server, json_t **object_p)
+{
+    TRY(check_complete(m, server));
+    *object_p = m->limited ? limited_json(m) : full_json(m);
+    return STATUS_OK;
 }
 
 // --- text
@@ -446,26 +466,15 @@ static void status_print_text(const Forepack__V1__ClusterInfo *m)
     print_totals(m->totals);
 }
 
-// Prints the part of the state that keys other than an operator's may see.
-static void status_print_limited(const Forepack__V1__ClusterInfo *m)
-{
-    if (o.json)
-        printf("{\"ready\":%s,\"draining\":%s,\"version\":\"%s\",\"limited\":true}\n", m->ready ? "true" : "false",
-               m->draining ? "true" : "false", m->version);
-    else
-        printf("%s%s, version %s (more is shown to an operator's API key)\n", m->ready ? "ready" : "not ready",
-               m->draining ? ", draining" : "", m->version);
-}
-
 static enum status status_print(const Forepack__V1__ClusterInfo *m)
 {
-    if (m->limited)
-        status_print_limited(m);
-    else if (!m->queue || !m->totals || !m->score_bins || !m->prefill_bins)
-        return status_fail(STATUS_INTERNAL, "%s sent an incomplete answer: its version must be %s", o.remote.server,
-                           FOREPACK_VERSION);
-    else if (o.json)
-        status_print_json(m);
+    json_t *object;
+    TRY(check_complete(m, o.remote.server));
+    if (o.json && status_json(m, o.remote.server, &object) == STATUS_OK)
+        report_json(object);
+    else if (m->limited)
+        printf("%s%s, version %s (more is shown to an operator's API key)\n", m->ready ? "ready" : "not ready",
+               m->draining ? ", draining" : "", m->version);
     else
         status_print_text(m);
     return STATUS_OK;

@@ -6,7 +6,8 @@
 # Usage: deploy/packages.sh [--bench] [--browser] [--deploy] [--lint] [--fuzz] [--proxy] [--valgrind]
 #   --bench  also oneDNN, which `forepack bench kernels` compares with its own kernels
 #   --browser  also Chromium, in which a test looks at the live page
-#   --deploy  also debhelper and lintian for packages, and systemd-nspawn and mmdebstrap for their test
+#   --deploy  also debhelper and lintian for packages, systemd-nspawn and mmdebstrap for their test, and podman
+#             and buildah for images
 #   --lint   also clang-format, clang-tidy and cppcheck, for tests/lint.sh
 #   --fuzz   also clang with libFuzzer, for the preset `fuzz`
 #   --proxy  also nginx and HAProxy, for the test of deploy/proxy
@@ -27,12 +28,12 @@ for flag; do
     case $flag in
     --bench) packages+=(libdnnl-dev) ;;
     --browser) packages+=(chromium) ;;
-    --deploy) packages+=(debhelper lintian mmdebstrap systemd-container gpg) ;;
+    --deploy) packages+=(debhelper lintian mmdebstrap systemd-container gpg podman buildah runc catatonit dpkg-dev openssh-client openssh-server) ;;
     --lint) packages+=(clang-format-14 clang-tidy-14 cppcheck) ;;
     --fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
     --proxy) packages+=(nginx-light haproxy) ;;
     --valgrind) packages+=(valgrind) ;;
-    --help) sed -n '3,12s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help) sed -n '3,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "unknown flag $flag (--help lists all)" >&2; exit 2 ;;
     esac
 done

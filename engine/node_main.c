@@ -138,6 +138,7 @@ static enum status check_options(const struct node_program *program)
 // Parses the options. Every rank has the same arguments, so only rank 0 reports wrong arguments.
 static bool parse_options(const struct node_program *program, int argc, char **argv)
 {
+    options_use_environment();
     if (group_rank_hint() == 0) {
         options_main(program->options, program->usage, argc, argv, NULL);
         enum status status = check_options(program);

@@ -297,10 +297,24 @@ static size_t peers_bytes(const struct listen_options *o)
     return (size_t)(o->max_peers_mb ? o->max_peers_mb : PEERS_MESSAGES * o->max_message_mb) << 20;
 }
 
+// Lists the configured files with certificates, for their expiry in metrics.
+static void certificates_list(const struct listen_options *o, struct front *front, struct listeners *l)
+{
+    const struct certificate_time files[] = {{.option = "tls-cert", .path = o->tls_cert},
+                                             {.option = "tls-client-ca", .path = o->tls_client_ca},
+                                             {.option = "node-tls-cert", .path = o->node_tls_cert},
+                                             {.option = "node-tls-ca", .path = o->node_tls_ca}};
+    front->certificates = l->certificates;
+    front->n_certificates = 0;
+    for (size_t i = 0; i < sizeof files / sizeof *files; i++)
+        if (files[i].path) l->certificates[front->n_certificates++] = files[i];
+}
+
 enum status listeners_open(const struct listen_options *options, struct front *front, const struct rpc_method *methods,
                            struct listeners *listeners)
 {
     *listeners = (struct listeners){0};
+    certificates_list(options, front, listeners);
     peer_budgets_set((size_t)options->max_keyless_mb << 20, peers_bytes(options));
     front->whole.max_bytes = (size_t)options->max_answers_mb << 20;
     if (options->cluster_token_file) TRY(cluster_token_open(options->cluster_token_file, &front->cluster_token));

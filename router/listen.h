@@ -113,6 +113,7 @@ struct listeners { // must not move while they are open
     struct http_service *http; // NULL: no HTTP API. Free it with http_service_free() after loop_stop()
     struct rpc_method node_methods[3];
     char *hosts; // owned; names that Host may have, for `http`
+    struct certificate_time certificates[4];
 };
 
 // `methods` of clients are borrowed until listeners_close(). Sets front->cluster_token.

@@ -13,6 +13,7 @@
 #include "lib/base/log_writer.h"
 #include "lib/base/mem.h"
 #include "lib/base/service_manager.h"
+#include "lib/identity/quota_keeper.h"
 #include "lib/text/client_options.h"
 #include "router/front/front.h"
 #include "router/front/http/http_service.h"
@@ -45,6 +46,8 @@ static struct {
         queue_reserve, shutdown_delay_ms, drain_ms;
     bool mixed_numerics, share_prefix_cache, close_schemas;
     bool metrics_open, check_config;
+    char *state_dir;
+    int64_t metrics_tenants, expect_workers, expect_speculators;
     struct log_options log;
 } o;
 
@@ -71,8 +74,19 @@ static const struct option options[] = {
     {.name = "api-keys", .type = OPTION_STRING, .value = &o.api_keys, .placeholder = "FILE",
      .help = "file of API keys, made with forepack keys: clients must send one of them. Read again when it changes. "
              "Default: every client is allowed"},
+    {.name = "state-dir", .type = OPTION_STRING, .value = &o.state_dir, .placeholder = "DIR",
+     .help = "with --api-keys: folder that keeps the use of tokens_per_day over a restart; it is created if needed, and "
+             "one router uses it. Default: a restart resets the use"},
     {.name = "metrics-open", .type = OPTION_BOOL, .value = &o.metrics_open, .default_text = "false",
      .help = "with --api-keys: serve GET /metrics without a key; otherwise it needs an operator's key"},
+    {.name = "metrics-tenants", .type = OPTION_INT, .value = &o.metrics_tenants, .default_text = "64", .max = 1000,
+     .unit = "tenants", .help = "with --api-keys: tenants that have their own series in the metrics of requests and tokens; "
+                                "further tenants count as '(others)'. 0: these metrics have no label tenant"},
+    {.name = "expect-workers", .type = OPTION_INT, .value = &o.expect_workers, .default_text = "0", .max = 100000,
+     .live = true, .unit = "nodes",
+     .help = "worker groups that should be attached, for the metric forepack:nodes_expected and its alert; 0: no number"},
+    {.name = "expect-speculators", .type = OPTION_INT, .value = &o.expect_speculators, .default_text = "0",
+     .max = 100000, .live = true, .unit = "nodes", .help = "speculators that should be attached, for the same metric"},
     {.name = "share-prefix-cache", .type = OPTION_BOOL, .value = &o.share_prefix_cache, .default_text = "false",
      .help = "let tenants reuse each other's cached prompts: saves prefill, but usage and TTFT then show a tenant that "
              "another tenant sent a prompt with the same start"},
@@ -255,6 +269,21 @@ static void model_names_set(struct front *front)
         front->model_names[i] = n ? mem_string(o.model_names.items[i]) : path_base_name(o.model);
 }
 
+static enum status quotas_open(struct front *front)
+{
+    if (!o.state_dir) return STATUS_OK;
+    if (!o.api_keys) return status_fail(STATUS_INVALID, "--state-dir: keeps the use of API keys: give --api-keys too");
+    enum status status = o.check_config ? quota_keeper_check(o.state_dir)
+                                        : quota_keeper_open(o.state_dir, front->identity, &front->quotas);
+    return status == STATUS_OK ? status : status_context(status, "--state-dir");
+}
+
+static void expected_nodes_set(struct front *front)
+{
+    atomic_store(&front->expected_nodes[NODE_WORKER], (int)o.expect_workers);
+    atomic_store(&front->expected_nodes[NODE_SPECULATOR], (int)o.expect_speculators);
+}
+
 static enum status front_open(struct front *front)
 {
     if (!o.model) return status_fail(STATUS_INVALID, "--model: the directory of the main model is required");
@@ -274,6 +303,7 @@ static enum status front_open(struct front *front)
     front->close_schemas = o.close_schemas;
     front->metrics_open = o.metrics_open;
     if (o.api_keys) TRY(identity_open(o.api_keys, &front->identity));
+    TRY(quotas_open(front));
     front->share_prefix_cache = o.share_prefix_cache;
     model_names_set(front);
     front->heartbeat_ms = o.heartbeat_ms;
@@ -289,6 +319,7 @@ static enum status front_open(struct front *front)
     TRY(draft_rule_parse("--drafts-rule", o.clients.drafts_rule, &front->rules.drafts));
     TRY(shadow_options_read(&o.shadow, front->prefill.quality, &o.shadow_options));
     atomic_init(&front->max_queue_requests, (int)o.max_queue_requests);
+    expected_nodes_set(front);
     front->started_us = clock_now_us();
     return STATUS_OK;
 }
@@ -304,6 +335,8 @@ static void front_close(struct front *front)
     for (int i = 0; i < front->n_model_names; i++)
         free(front->model_names[i]);
     free(front->model_names);
+    free(front->settings);
+    quota_keeper_close(front->quotas);
     identity_close(front->identity);
     cluster_token_free(front->cluster_token);
 }
@@ -345,6 +378,7 @@ static struct core *router_core_create(struct front *front, const struct tenant_
     struct core_options core_options = {
         .tenant_weights = weights,
         .n_tenant_weights = n_weights,
+        .tenant_series = o.api_keys ? (int)o.metrics_tenants : 0, // without keys a client may name any tenant
         .max_wait_us = o.max_wait_ms * 1000,
         .score_timeout_us = o.score_timeout_ms * 1000,
         .stall_us = o.stall_timeout_ms * 1000,
@@ -376,8 +410,31 @@ static void event_set_queue_bounds(struct core *c, void *arg, int64_t now_us)
     free(arg);
 }
 
+struct settings_change {
+    struct front *front;
+    char *text; // owned
+};
+
+static void event_set_settings(struct core *c, void *arg, int64_t now_us)
+{
+    struct settings_change *change = arg;
+    free(change->front->settings);
+    change->front->settings = change->text;
+    free(change);
+}
+
+// Gives the core's thread the values of all options, for GetDiagnostics.
+static void settings_publish(struct front *front)
+{
+    struct settings_change *change = mem_alloc(sizeof *change);
+    *change = (struct settings_change){front, options_format(options)};
+    loop_post(front->loop, event_set_settings, change);
+}
+
 static void live_options_apply(struct front *front)
 {
+    settings_publish(front);
+    expected_nodes_set(front);
     struct core_options *bounds = mem_alloc(sizeof *bounds);
     log_options_apply_level(&o.log); // the times of the shutdown are read when it begins
     queue_bounds_fill(bounds);
@@ -432,8 +489,8 @@ static void methods_fill(const struct front *front, struct rpc_method methods[ME
 {
     enum { WITH_PROMPT = 4 };
     const struct rpc_method of_inference[] = {
-        front_generate, front_generate_many, front_score,      front_compress,     front_abort,
-        front_tokenize, front_detokenize,    front_model_info, front_cluster_info, front_drain_node};
+        front_generate,   front_generate_many, front_score,        front_compress,   front_abort,      front_tokenize,
+        front_detokenize, front_model_info,    front_cluster_info, front_drain_node, front_diagnostics};
     const struct rpc_method of_kserve[] = {front_model_infer, front_model_stream_infer};
     const size_t n_inference = sizeof of_inference / sizeof *of_inference;
     size_t n = n_inference, limit = intake_message_limit(front, front->config.max_context);
@@ -460,6 +517,8 @@ static enum status router_serve(struct front *front, struct listeners *listeners
     methods_fill(front, methods);
     TRY(listeners_open(&o.listen, front, methods, listeners));
     __atomic_store_n(&front->server, listeners->clients, __ATOMIC_RELEASE);
+    __atomic_store_n(&front->http, listeners->http, __ATOMIC_RELEASE);
+    settings_publish(front);
     loop_post(front->loop, event_publish_ready, front);
     log_event(LOG_INFO, "router_listening", LOG_FIELD("host", o.listen.host),
               LOG_FIELD("port", rpc_server_port(listeners->clients)),
@@ -575,6 +634,7 @@ static int end_report(enum status status, const struct front *front)
 
 int main(int argc, char **argv)
 {
+    options_use_environment();
     options_main(options, usage, argc, argv, NULL);
     service_manager_open();
     memory_keep_freed();

@@ -209,6 +209,33 @@ START_TEST(process_metrics_are_read)
 }
 END_TEST
 
+START_TEST(tenants_have_their_own_series_up_to_a_bound)
+{
+    static const char *const tenants[] = {"a", "b", "a", "c", "d"};
+    f.options.tenant_series = 2;
+    restart();
+    struct fake_node *worker = attach_worker("w");
+    for (size_t i = 0; i < sizeof tenants / sizeof *tenants; i++) {
+        struct client *client = fixture_request(&f, 100, 4);
+        free(client->r->spec.tenant);
+        client->r->spec.tenant = mem_string(tenants[i]);
+        fixture_submit(&f, client);
+        fixture_advance(&f, 0);
+        fake_node_step(&f, worker, client, 0, 4, FINISH_REASON_LENGTH);
+    }
+    write_text(METRICS_TEXT);
+    ck_sample("forepack:prompt_tokens_total{tenant=\"a\"}", 200);
+    ck_sample("forepack:kept_tokens_total{tenant=\"b\"}", 100);
+    ck_sample("forepack:generation_tokens_total{tenant=\"(others)\"}", 8);
+    ck_sample("forepack:request_success_total{finished_reason=\"length\",tenant=\"a\"}", 2);
+    ck_sample("forepack:request_success_total{finished_reason=\"length\",tenant=\"(others)\"}", 2);
+    ck_sample("forepack:request_success_total{finished_reason=\"stop\",tenant=\"b\"}", 0);
+    ck_sample("forepack:prompt_tokens_total", 500);
+    ck_sample("forepack:request_success_total", 5);
+    ck_assert_ptr_null(strstr(text, "tenant=\"c\""));
+}
+END_TEST
+
 // --- counts
 
 static uint64_t random_state;
@@ -639,6 +666,7 @@ SUITE("metrics")
     TEST(names_follow_the_conventions);
     TEST(the_format_is_what_the_scraper_accepts);
     TEST(process_metrics_are_read);
+    TEST(tenants_have_their_own_series_up_to_a_bound);
     LOOP(counts_equal_those_of_an_independent_observer, 1, 5);
     TEST(counters_of_a_node_go_on_when_it_comes_back);
     TEST(nodes_that_are_gone_are_forgotten_oldest_first);

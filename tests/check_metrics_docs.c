@@ -107,7 +107,7 @@ START_TEST(dashboard_and_rules_name_metrics_that_exist)
     check_names("deploy/monitoring/grafana-dashboard.json", "forepack:");
     check_names("deploy/monitoring/grafana-dashboard.json", "process_");
     check_names("deploy/monitoring/alerts.yaml", "forepack:");
-    check_names("deploy/monitoring/autoscaling.yaml", "forepack:");
+    check_names("deploy/kubernetes/components/autoscaling/scaled-objects.yaml", "forepack:");
     check_names("docs/metrics.md", "forepack:pool_");
 }
 END_TEST

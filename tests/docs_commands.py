@@ -8,6 +8,7 @@ HTML comments directly before a block say what the block needs:
   <!-- test: output of COMMAND --> the block is output and no command; another test compares it
   <!-- test: for N s -->           the block is ended after N seconds
   <!-- test: pruned -->            the output must have `kept_tokens` below `prompt_tokens`
+  <!-- test: status with FLAGS --> from here on, `forepack status` needs these flags to see that the programs are ready
   <!-- test: COMMAND -->           a shell command that must exit with 0; its standard input is the output of the block
 
 The blocks of a page run in order, in a scratch folder with copies of the demo models, in a network namespace of their
@@ -29,10 +30,11 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGES = ["README.md"] + ["docs/%s.md" % name for name in
-                         ("quickstart", "http-api", "operating", "watching", "sizing", "speculation", "checkpoints")]
+                         ("quickstart", "http-api", "operating", "reference", "watching", "sizing", "speculation", "checkpoints")]
 LIMIT_S = 120
 SHELLS = ("", "sh", "bash", "console")
 SHELL = ("bash", "-euo", "pipefail", "-c")
+STATUS_WITH = "status with"
 TIMED = re.compile(r"for (\d+) s$")
 MARK = re.compile(r"<!-- test: (.*) -->$")
 PROMPT = re.compile(r"[\w.-]*\$ +")
@@ -108,7 +110,7 @@ def nodes_of(command):
 
 class Page:
     def __init__(self, bin_path, name):
-        self.name, self.failed, self.servers = name, 0, []
+        self.name, self.failed, self.servers, self.status_flags = name, 0, [], []
         self.folder = tempfile.mkdtemp(prefix="forepack-docs-")
         self.environment = dict(os.environ, HOME=self.folder, PATH=bin_path + ":" + os.environ["PATH"],
                                 OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1",
@@ -118,6 +120,7 @@ class Page:
         os.symlink(os.path.join(ROOT, "proto"), os.path.join(self.folder, "proto"))
         models = os.path.join(self.folder, "deploy/demo-model")
         shutil.copytree(os.path.join(ROOT, "deploy/demo-model"), models)
+        shutil.copy(os.path.join(ROOT, "deploy/certificates.sh"), os.path.join(self.folder, "deploy"))
         for name in INPUTS:
             shutil.copy(os.path.join(models, "prompts.jsonl"), os.path.join(self.folder, name))
 
@@ -164,7 +167,7 @@ class Page:
                 if process.poll() is not None:
                     log.seek(0)
                     return "%s\nended with exit code %s\n%s" % (command, process.returncode, log.read())
-            status = subprocess.run(["forepack", "status", "--json"], env=self.environment, stdout=subprocess.PIPE,
+            status = subprocess.run(["forepack", "status", "--json", *self.status_flags], cwd=self.folder, env=self.environment, stdout=subprocess.PIPE,
                                     stderr=subprocess.DEVNULL, check=False).stdout
             if status and sum(node["state"] == "ready" for node in json.loads(status)["nodes"]) >= n_nodes:
                 return ""
@@ -181,6 +184,9 @@ class Page:
         text = block.commands()
         lines = text.replace("\\\n", " ").split("\n")
         servers = [re.sub(r" +#.*", "", line) for line in lines if SERVER.match(line)]
+        for mark in block.marks:
+            if mark.startswith(STATUS_WITH):
+                self.status_flags = mark[len(STATUS_WITH):].split()
         if servers or not self.servers:
             reason = self.serve(servers or ["forepack up"])
             if reason:
@@ -197,7 +203,7 @@ class Page:
         for check in block.marks:
             if check == "pruned" and not pruned(output):
                 return self.fail(block, "not pruned\n" + shown)
-            if check != "pruned" and not TIMED.match(check):
+            if check != "pruned" and not TIMED.match(check) and not check.startswith(STATUS_WITH):
                 code, *found = self.run([*SHELL, check], output)
                 if code != 0:
                     return self.fail(block, "exit code %s of %s\n%s%s" % (code, check, "".join(found), shown))

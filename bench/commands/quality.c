@@ -39,6 +39,10 @@ static const struct option options[] = {
     {.name = "-Prompts and selection"},
     {.name = "prompt-tokens", .type = OPTION_STRING, .value = &o.prompt_tokens, .default_text = "256,512,1024,2048,4000",
      .unit = "tokens", .help = "prompt lengths, comma-separated"},
+    {.name = "batch", .type = OPTION_STRING, .value = &o.batches, .default_text = "1",
+     .help = "ttft: numbers of prompts that arrive together, comma-separated"},
+    {.name = "max-batch-tokens", .type = OPTION_INT, .value = &o.max_batch_tokens, .default_text = "32768", .min = 1, .max = 1e8,
+     .unit = "tokens", .help = "ttft: skip batches whose prompts are longer than this together"},
     {.name = "policies", .type = OPTION_STRING, .value = &o.policies, .default_text = "importance,oracle,random,positional",
      .help = "answers: the ranking policies of tokens, comma-separated: importance by the speculator, an oracle (the main "
              "model while it answers the whole prompt), random, positional (first and last tokens)"},
@@ -116,9 +120,23 @@ static int counts_max(const struct bench_counts *counts)
     return max;
 }
 
+// Returns the entries that the KV cache needs for the largest batch of the ttft task.
+static int largest_batch(const struct quality *q)
+{
+    int64_t largest = 0;
+    for (int i = 0; i < q->lengths.n; i++)
+        for (int k = 0; k < q->batches.n; k++) {
+            int64_t prompts = q->batches.count[k], tokens = prompts * q->lengths.count[i];
+            int64_t answers = prompts * (KV_BLOCK_TOKENS + counts_max(&q->look_aheads));
+            if (tokens <= q->flags->max_batch_tokens && tokens + answers > largest) largest = tokens + answers;
+        }
+    return (int)largest;
+}
+
 static enum status quality_configure(struct quality *q)
 {
     enum status status = bench_counts_parse("prompt-tokens", o.prompt_tokens, 1, 10000000, &q->lengths);
+    if (status == STATUS_OK) status = bench_counts_parse("batch", o.batches, 1, 1024, &q->batches);
     if (status == STATUS_OK)
         status = bench_counts_parse("look-aheads", o.look_aheads, 1, LOOK_AHEAD_MAX, &q->look_aheads);
     if (status == STATUS_OK)
@@ -152,7 +170,8 @@ static enum status quality_open_pair(struct quality *q)
         .dtype = o.dtype,
         .threads = (int)o.threads,
         .token_budget = (int)o.token_budget,
-        .max_seqs = ttft ? 1 : (int)o.max_seqs,
+        .max_seqs = ttft ? counts_max(&q->batches) : (int)o.max_seqs,
+        .kv_tokens = ttft ? largest_batch(q) : 0,
         .max_prompt = counts_max(&q->lengths),
         .max_output = ttft ? 1 : TASK_ANSWER_TOKENS,
         .look_ahead = counts_max(&q->look_aheads),

@@ -17,9 +17,9 @@
 #include "speculator/select.h"
 
 struct quality_flags {
-    char *task, *form, *main, *spec, *shape, *spec_shape, *backend, *dtype, *prompt_tokens, *policies, *keep_rates,
-        *qualities, *look_aheads, *chunk_tokens, *report;
-    int64_t threads, token_budget, max_seqs, documents, first, seed, pool_window, tail_tokens, rounds;
+    char *task, *form, *main, *spec, *shape, *spec_shape, *backend, *dtype, *prompt_tokens, *batches, *policies,
+        *keep_rates, *qualities, *look_aheads, *chunk_tokens, *report;
+    int64_t threads, token_budget, max_seqs, documents, first, seed, pool_window, tail_tokens, rounds, max_batch_tokens;
     bool paper_exact, json;
 };
 
@@ -34,7 +34,7 @@ enum quality_policy {
 
 struct quality {
     const struct quality_flags *flags;
-    struct bench_counts lengths, look_aheads, chunks;
+    struct bench_counts lengths, batches, look_aheads, chunks;
     double keep_rates[BENCH_COUNTS_MAX];
     int n_keep_rates;
     double qualities[BENCH_COUNTS_MAX]; // targets of the quality contract

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack bench router-http: measures what a whole router process adds to requests over HTTP, with a node that has no
 // model (fake_node.h). By default it sends completions at fixed times over kept-alive connections. With --streams it
-// opens many server-sent streams that get one token per interval (router_streams.c). With --tls it compares a router
-// with TLS and a plain one at their limits (router_tls.c).
+// opens many server-sent streams that get one token per interval (router_streams.c). With --limit it measures the
+// highest rate, and with --tls it compares a router with TLS and a plain one at their limits (router_limits.c).
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,8 +13,8 @@
 #include "bench/commands/fake_node.h"
 #include "bench/commands/http_client.h"
 #include "bench/commands/paced_calls.h"
+#include "bench/commands/router_limits.h"
 #include "bench/commands/router_streams.h"
-#include "bench/commands/router_tls.h"
 #include "cli/request.h"
 #include "engine/node.h"
 #include "lib/base/mem.h"
@@ -24,7 +24,7 @@ static struct {
     char *model, *shape, *config, *rate, *log;
     int64_t prompt_tokens, output_tokens, concurrency, streams, interval_ms, core, cores;
     double seconds;
-    bool tls, json;
+    bool chat, limit, tls, json;
 } o;
 
 // clang-format off
@@ -42,6 +42,7 @@ static const struct option options[] = {
              "uncounted tenth of this time comes before it"},
     {.name = "prompt-tokens", .type = OPTION_INT, .value = &o.prompt_tokens, .default_text = "100", .min = 1, .max = 1 << 20,
      .unit = "tokens", .help = "approximate length of the prompts"},
+    {.name = "chat", .type = OPTION_BOOL, .value = &o.chat, .help = "send chats of one turn instead of completions"},
     {.name = "output-tokens", .type = OPTION_INT, .value = &o.output_tokens, .default_text = "1", .min = 1, .max = 1000000,
      .unit = "tokens", .help = "length of the answers"},
     {.name = "concurrency", .type = OPTION_INT, .value = &o.concurrency, .default_text = "64", .min = 1, .max = 4096,
@@ -51,10 +52,11 @@ static const struct option options[] = {
      .help = "number of server-sent streams, instead of requests at a rate"},
     {.name = "interval-ms", .type = OPTION_INT, .value = &o.interval_ms, .default_text = "1000", .min = 100, .max = 60000,
      .unit = "ms", .help = "time between two tokens of a stream"},
-    {.name = "-TLS"},
+    {.name = "-Limits"},
+    {.name = "limit", .type = OPTION_BOOL, .value = &o.limit,
+     .help = "requests as fast as --concurrency connections allow, instead of at a rate"},
     {.name = "tls", .type = OPTION_BOOL, .value = &o.tls,
-     .help = "requests and new connections as fast as --concurrency connections allow, instead of at a rate: with TLS "
-             "and, for comparison, plain"},
+     .help = "like --limit, also with new connections: with TLS and, for comparison, plain"},
     {.name = "-Output"},
     {.name = "json", .type = OPTION_BOOL, .value = &o.json, .help = "print a JSON list"},
     {0},
@@ -75,9 +77,10 @@ static char *make_prompt(int64_t n)
 static char *make_request(int64_t output_tokens, const char *more)
 {
     char *prompt = make_prompt(o.prompt_tokens);
-    char *body = mem_format("{\"prompt\":\"%s\",\"max_tokens\":%lld,\"ignore_eos\":true%s}", prompt,
+    const char *before = o.chat ? "\"messages\":[{\"role\":\"user\",\"content\":\"" : "\"prompt\":\"";
+    char *body = mem_format("{%s%s\"%s,\"max_tokens\":%lld,\"ignore_eos\":true%s}", before, prompt, o.chat ? "}]" : "",
                             (long long)output_tokens, more);
-    char *request = http_client_request("/v1/completions", body);
+    char *request = http_client_request(o.chat ? "/v1/chat/completions" : "/v1/completions", body);
     free(body);
     free(prompt);
     return request;
@@ -128,7 +131,7 @@ static enum status measure_streams(const struct router_process *router, struct f
 static enum status measure_limits(const struct router_process *router, json_t *rows)
 {
     char *request = make_request(o.output_tokens, "");
-    const struct router_limits limits = {(int)o.concurrency, o.seconds, request, o.json};
+    const struct router_limits limits = {(int)o.concurrency, o.seconds, request, o.tls, o.json};
     enum status status = router_limits_measure(&limits, router, rows);
     free(request);
     return status;
@@ -136,7 +139,7 @@ static enum status measure_limits(const struct router_process *router, json_t *r
 
 static enum status measure_attached(const struct router_process *router, struct fake_pace *pace, json_t *rows)
 {
-    if (o.tls) return measure_limits(router, rows);
+    if (o.tls || o.limit) return measure_limits(router, rows);
     return o.streams ? measure_streams(router, pace, rows) : measure_rates(router, rows);
 }
 
@@ -161,6 +164,7 @@ static enum status routers_start(struct router_process routers[ROUTERS], struct 
 {
     if (!o.model) return status_fail(STATUS_INVALID, "--model DIR is required");
     if (o.tls && o.streams) return status_fail(STATUS_INVALID, "--tls: not together with --streams");
+    if (o.limit && o.streams) return status_fail(STATUS_INVALID, "--limit: not together with --streams");
     const struct router_process_options plain = {.model = o.model,
                                                  .shape = o.shape,
                                                  .config = o.config,
@@ -179,11 +183,11 @@ static enum status routers_start(struct router_process routers[ROUTERS], struct 
 
 int bench_router_http(int argc, char **argv)
 {
-    options_main(
-        options,
-        "Usage: forepack bench router-http --model DIR [--rate 1500,3000 | --streams 10000 | --tls] [options]\n"
-        "Latency, throughput, CPU time and memory that a router adds over HTTP, with a node without a model.",
-        argc, argv, NULL);
+    options_main(options,
+                 "Usage: forepack bench router-http --model DIR [--rate 1500,3000 | --streams 10000 | --limit | --tls] "
+                 "[options]\n"
+                 "Latency, throughput, CPU time and memory that a router adds over HTTP, with a node without a model.",
+                 argc, argv, NULL);
     json_t *rows = json_array();
     struct router_process routers[ROUTERS] = {0};
     struct certificate_files files = {0};

@@ -64,12 +64,13 @@ static enum status pair_score_forward(void *context, const struct ragged_batch *
     return engine_forward(context, batch, result);
 }
 
-// Returns the number of KV blocks: enough for one sequence of `context` tokens and for max_seqs of MEAN_TOKENS.
+// Returns the number of KV blocks: enough for one sequence of `context` tokens, and for kv_tokens or max_seqs sequences
+// of MEAN_TOKENS.
 static int pair_kv_blocks(const struct model_pair_options *o, int context)
 {
     enum { MEAN_TOKENS = 1024 };
-    int entries = o->max_seqs > 1 && o->max_seqs * MEAN_TOKENS > context ? o->max_seqs * MEAN_TOKENS : context;
-    return kv_blocks_for(entries) + 1;
+    int entries = o->kv_tokens ? o->kv_tokens : o->max_seqs > 1 ? o->max_seqs * MEAN_TOKENS : 0;
+    return kv_blocks_for(entries > context ? entries : context) + 1;
 }
 
 static enum status pair_open_engine(const struct model_pair_options *o, const char *dir, int context, struct comm *comm,

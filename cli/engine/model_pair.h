@@ -18,6 +18,7 @@ struct model_pair_options {
     int token_budget;                       // rows of one pass
     int max_seqs;                           // sequences of one pass
     int max_prompt, max_output, look_ahead; // upper limits, in tokens
+    int kv_tokens;                          // KV entries of each model; 0: enough for sequences of a usual length
 };
 
 enum status model_pair_open(const struct model_pair_options *options, struct model_pair **pair_p);

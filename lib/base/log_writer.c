@@ -2,7 +2,8 @@
 // See log_writer.h. The ring has units of UNIT_BYTES. A producer reserves the units of its line by advancing `head`,
 // copies the line, and then publishes its length in the first unit. The writer removes lines in order, clears their
 // lengths and advances `tail`. A producer never waits for another producer: an interrupted producer delays only the
-// writer.
+// writer. A line wakes a sleeping writer. After that, the writer looks for lines every COLLECT_US without being woken,
+// so that a process that logs each request pays one wake-up and one write(2) for many lines.
 #include "lib/base/log_writer.h"
 
 #include <errno.h>
@@ -19,13 +20,14 @@
 
 #include "lib/base/thread.h"
 
-enum { UNIT_BYTES = 128, UNITS = LOG_RING_BYTES / UNIT_BYTES };
+enum { UNIT_BYTES = 128, UNITS = LOG_RING_BYTES / UNIT_BYTES, COLLECT_US = 2000 };
 
 static char ring[LOG_RING_BYTES];
 static _Atomic uint32_t line_bytes[UNITS]; // length of the line that starts in the unit; 0: no line, or not yet copied
 static _Atomic uint64_t head, tail;        // numbers of units reserved and written since the start
 static _Atomic uint64_t dropped, untold;   // numbers of lines; untold: not yet reported by tell_dropped_fn
-static sem_t queued;                       // posted for each line, and for the first dropped line
+static atomic_bool awake;                  // the writer will look for lines without being woken
+static sem_t queued;                       // posted to wake the writer
 static sem_t started;                      // posted once the thread runs
 static void (*tell_dropped_fn)(uint64_t lines);
 static atomic_bool running;
@@ -57,16 +59,18 @@ static uint64_t units_of(size_t n)
     return (n + UNIT_BYTES - 1) / UNIT_BYTES;
 }
 
-// Reserves units. Returns false if the ring is full. If `at` is stale, the difference is negative and the exchange
-// fails.
-static bool ring_reserve(uint64_t units, uint64_t *at_p)
+// Reserves units. Returns the number of units in the ring with them, or 0 if the ring is full. If `at` is stale, the
+// difference is negative and the exchange fails.
+static int64_t ring_reserve(uint64_t units, uint64_t *at_p)
 {
     uint64_t at = atomic_load(&head);
+    int64_t used;
     do {
-        if ((int64_t)(at + units - atomic_load(&tail)) > UNITS) return false;
+        used = (int64_t)(at + units - atomic_load(&tail));
+        if (used > UNITS) return 0;
     } while (!atomic_compare_exchange_weak(&head, &at, at + units));
     *at_p = at;
-    return true;
+    return used;
 }
 
 static void ring_copy_in(uint64_t at, const char *line, size_t n)
@@ -83,18 +87,27 @@ static void ring_copy_out(uint64_t at, char *line, size_t n)
     memcpy(line + first, ring, n - first);
 }
 
+// Wakes the writer if it sleeps, or if it must not wait for more lines.
+static void writer_wake(bool urgent)
+{
+    if (!atomic_exchange(&awake, true) || urgent) sem_post(&queued);
+}
+
 void log_writer_put(const char *line, size_t n)
 {
-    uint64_t at;
+    uint64_t at, units = units_of(n);
     if (!atomic_load_explicit(&running, memory_order_relaxed) || is_writer) {
         log_write_stderr(line, n);
-    } else if (ring_reserve(units_of(n), &at)) {
+        return;
+    }
+    int64_t used = ring_reserve(units, &at);
+    if (used) {
         ring_copy_in(at, line, n);
         atomic_store_explicit(&line_bytes[at % UNITS], (uint32_t)n, memory_order_release);
-        sem_post(&queued);
+        writer_wake(used > UNITS / 2 && used - (int64_t)units <= UNITS / 2);
     } else {
         atomic_fetch_add(&dropped, 1);
-        if (atomic_fetch_add(&untold, 1) == 0) sem_post(&queued);
+        writer_wake(atomic_fetch_add(&untold, 1) == 0);
     }
 }
 
@@ -131,22 +144,44 @@ static void tell_dropped(uint64_t *place_p)
     *place_p = 0;
 }
 
-static void *writer_thread(void *arg)
+// Writes all lines in the ring. Returns false if there were none.
+static bool ring_write(uint64_t *place_p)
 {
     char bytes[PIPE_BUF];
     size_t n;
+    bool any = false;
+    for (uint64_t units; (units = ring_take(bytes, &n)); any = true) {
+        log_write_stderr(bytes, n);
+        atomic_fetch_add(&tail, units);
+        tell_dropped(place_p);
+    }
+    tell_dropped(place_p);
+    return any;
+}
+
+// Sleeps for COLLECT_US, or until the writer is woken.
+static void lines_collect(void)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += COLLECT_US * 1000;
+    if (until.tv_nsec >= 1000000000) until = (struct timespec){until.tv_sec + 1, until.tv_nsec - 1000000000};
+    sem_clockwait(&queued, CLOCK_MONOTONIC, &until);
+}
+
+static void *writer_thread(void *arg)
+{
     uint64_t place = 0;
     is_writer = true;
     sem_post(&started);
     for (;;) {
         while (sem_wait(&queued) != 0)
             continue;
-        for (uint64_t units; (units = ring_take(bytes, &n));) {
-            log_write_stderr(bytes, n);
-            atomic_fetch_add(&tail, units);
-            tell_dropped(&place);
-        }
-        tell_dropped(&place);
+        do {
+            while (ring_write(&place))
+                lines_collect();
+            atomic_exchange(&awake, false); // orders the next look at the ring after all lines that woke nobody
+        } while (ring_write(&place));
     }
     return NULL;
 }

@@ -14,13 +14,13 @@
 #include "lib/base/mem.h"
 #include "lib/base/version.h"
 
-// Rows that a file or a flag has set, in any of the tables parsed so far (a program has one or two).
+// Rows that a file, a variable or a flag has set, in any of the tables parsed so far (a program has one or two).
 struct row_set {
     const struct option *rows[256];
     int n;
 };
-static struct row_set given, given_by_flag;
-static const char **config_files; // [n_config_files] values of --config in their order; they point into argv
+static struct row_set given, given_by_variable, given_by_flag;
+static const char **config_files; // [n_config_files] values of --config in their order; borrowed
 static int n_config_files;
 
 static bool rows_have(const struct row_set *set, const struct option *row)
@@ -134,8 +134,6 @@ static void list_clear(struct option_list *list)
         free(list->items[--list->count]);
 }
 
-typedef enum status set_fn(const struct option *row, const char *text);
-
 static enum status option_set_given(const struct option *row, const char *text)
 {
     enum status status = option_set(row, text);
@@ -143,13 +141,23 @@ static enum status option_set_given(const struct option *row, const char *text)
     return status;
 }
 
-// Sets an option by a flag. The first flag of a list replaces the items of the configuration files.
+// Sets an option by a flag or a variable. The first item of a list replaces the items that have lower precedence.
+static enum status option_set_over(struct row_set *set, const struct option *row, const char *text)
+{
+    if (row->type == OPTION_LIST && !rows_have(set, row)) list_clear(row->value);
+    enum status status = option_set_given(row, text);
+    if (status == STATUS_OK) rows_add(set, row);
+    return status;
+}
+
+static enum status option_set_by_variable(const struct option *row, const char *text)
+{
+    return option_set_over(&given_by_variable, row, text);
+}
+
 static enum status option_set_by_flag(const struct option *row, const char *text)
 {
-    if (row->type == OPTION_LIST && !rows_have(&given_by_flag, row)) list_clear(row->value);
-    enum status status = option_set_given(row, text);
-    if (status == STATUS_OK) rows_add(&given_by_flag, row);
-    return status;
+    return option_set_over(&given_by_flag, row, text);
 }
 
 static char *text_trim(char *text)
@@ -162,7 +170,7 @@ static char *text_trim(char *text)
     return text;
 }
 
-static enum status options_read_file(const struct option *table, const char *path, set_fn *set)
+static enum status options_read_file(const struct option *table, const char *path, option_set_fn *set)
 {
     FILE *file = fopen(path, "r");
     if (!file) return status_fail(STATUS_INVALID, "--config %s: %s", path, strerror(errno));
@@ -229,10 +237,14 @@ static enum status config_files_list(int argc, char **argv)
         MEM_GROW(config_files, n_config_files, capacity);
         config_files[n_config_files++] = follows ? argv[++i] : argv[i] + 9;
     }
+    if (!n_config_files && options_environment_config()) {
+        MEM_GROW(config_files, n_config_files, capacity);
+        config_files[n_config_files++] = options_environment_config();
+    }
     return STATUS_OK;
 }
 
-static enum status config_files_read(const struct option *table, set_fn *set)
+static enum status config_files_read(const struct option *table, option_set_fn *set)
 {
     for (int i = 0; i < n_config_files; i++)
         TRY(options_read_file(table, config_files[i], set));
@@ -244,7 +256,8 @@ enum status options_parse(const struct option *table, int argc, char **argv, cha
     enum status status = STATUS_OK;
     TRY(options_set_defaults(table));
     TRY(config_files_list(argc, argv));
-    TRY(config_files_read(table, option_set_given)); // before the flags, which override the files
+    TRY(config_files_read(table, option_set_given)); // from the lowest precedence to the highest
+    TRY(options_environment_read(table, option_set_by_variable));
     int n_rest = 0;
     bool flags = true;
     for (int i = 1; i < argc; i++) {
@@ -277,9 +290,9 @@ bool options_given(const struct option *table, const char *name)
 
 // --- for options_reload.c
 
-bool options_flag_given(const struct option *row)
+bool options_override_given(const struct option *row)
 {
-    return rows_have(&given_by_flag, row);
+    return rows_have(&given_by_flag, row) || rows_have(&given_by_variable, row);
 }
 
 bool options_have_config(void)
@@ -356,6 +369,19 @@ void options_log(const struct option *table)
         free(joined[i]);
     free(joined);
     free(fields);
+}
+
+char *options_format(const struct option *table)
+{
+    char *text = mem_string("");
+    for (const struct option *row = table; row->name; row++) {
+        if (row->name[0] == '-') continue;
+        char *value = option_value_format(row), *longer = mem_format("%s%s = %s\n", text, row->name, value);
+        free(value);
+        free(text);
+        text = longer;
+    }
+    return text;
 }
 
 void options_free(const struct option *table)

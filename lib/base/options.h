@@ -2,8 +2,9 @@
 // Command-line options. One table row per option defines the flag, the key in the --config file, the row of --help and
 // the field of the `settings` line in the log.
 //
-// The --config file overrides the defaults of the table, and flags override the file. The file has lines `key = value`
-// and `#` comments; a key is the flag name without dashes. Flags are `--name value` or `--name=value`; a bool is
+// Flags override environment variables (only after options_use_environment()), these override the --config file, and
+// the file overrides the defaults of the table. The file has lines `key = value` and `#` comments; a key is the flag
+// name without dashes. Flags are `--name value` or `--name=value`; a bool is
 // `--name` or `--no-name`. Every program also has `--config FILE`, `--help` and `--version`. Call the functions on the
 // main thread, at the start of the program. Only options_reload() may be called later.
 #pragma once
@@ -47,13 +48,19 @@ struct option {
 // INVALID; the error message names the key and the allowed values. Strings live until options_free().
 enum status options_parse(const struct option *table, int argc, char **argv, char **rest, int *n_rest_p);
 
-// Returns true if the --config file or a flag has set the option.
+// Makes options_parse() read environment variables (options_environment.c). A variable with the prefix that names no
+// option of the table is an error. Programs that run as services call it first. Commands of users do not call it,
+// because they may run in the environment of a service.
+#define OPTIONS_ENVIRONMENT_PREFIX "FOREPACK_OPT_"
+void options_use_environment(void);
+
+// Returns true if the --config file, an environment variable or a flag has set the option.
 bool options_given(const struct option *table, const char *name);
 
 // Reads the --config files of options_parse() again, if there were any (options_reload.c). Sets the values of live rows
-// that differ and that no flag has set, and logs each (`option_changed`). For other rows that differ, logs a hint that
-// the change needs a restart. Returns INVALID and changes nothing if a file has an error. Call it on the thread that
-// reads the live values.
+// that differ and that neither a flag nor an environment variable has set, and logs each (`option_changed`). For other
+// rows that differ, logs a hint that the change needs a restart. Returns INVALID and changes nothing if a file has an
+// error. Call it on the thread that reads the live values.
 enum status options_reload(const struct option *table);
 
 // Parses the options of main(). Prints and exits with 0 on --help and --version; prints the error and exits with 2 on
@@ -86,6 +93,9 @@ void options_list(const struct option *table, FILE *out);
 // No option holds a secret: keys and tokens are read from files that options name.
 void options_log(const struct option *table);
 
+// Returns the effective values as lines "name = value", as a --config file has them. The caller frees the text.
+char *options_format(const struct option *table);
+
 void options_free(const struct option *table);
 
 // Only for lib/base: formats limits as "1 to 100000000", where `between` is " to ". Returns false if the option has no
@@ -99,11 +109,18 @@ bool option_limits_format(const struct option *row, const char *between, char te
 char *option_name_format(const struct option *row);
 char *option_text_format(const struct option *row, bool unit_shown);
 
+// Only for lib/base (options_environment.c). options_environment_read() sets the rows that variables name.
+// options_environment_config() returns the value of the variable for --config, or NULL.
+typedef enum status option_set_fn(const struct option *row, const char *text);
+enum status options_environment_read(const struct option *table, option_set_fn *set);
+const char *options_environment_config(void);
+bool options_environment_used(void);
+
 // Only for options_reload.c. option_value_format() returns the value as a --config file would state it; the caller
-// frees it. options_flag_given() returns true if a flag has set the row. options_have_config() returns true if there is
-// a --config file. options_read_again() reads the defaults and all --config files into `table`, and does not change the
-// results of options_given().
+// frees it. options_override_given() returns true if a flag or an environment variable has set the row.
+// options_have_config() returns true if there is a --config file. options_read_again() reads the defaults and all
+// --config files into `table`, and does not change the results of options_given().
 char *option_value_format(const struct option *row);
-bool options_flag_given(const struct option *row);
+bool options_override_given(const struct option *row);
 bool options_have_config(void);
 enum status options_read_again(const struct option *table);

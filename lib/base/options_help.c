@@ -94,6 +94,10 @@ void options_help(const struct option *table, const char *usage, FILE *out)
     }
     fprintf(out, "\nEvery program:\n");
     help_write_row(out, "--config FILE", "", "read options from lines of the form 'key = value'; flags override them");
+    if (options_environment_used())
+        help_write_row(out, OPTIONS_ENVIRONMENT_PREFIX "NAME", "",
+                       "environment variable that sets --name (MAX_WAIT_MS: --max-wait-ms); flags override it, and it "
+                       "overrides --config");
     help_write_row(out, "--help", "", "print this text");
     help_write_row(out, "--version", "", "print the version");
 }

@@ -112,5 +112,9 @@ void options_man(const struct option *table, const char *usage, FILE *out)
             row_print(row, out);
         }
     }
+    if (options_environment_used())
+        fputs(".SH ENVIRONMENT\n.TP\n.B " OPTIONS_ENVIRONMENT_PREFIX "NAME\nsets the option of this name: MAX_WAIT_MS "
+              "sets \\-\\-max\\-wait\\-ms. Flags override it, and it overrides \\-\\-config.\n",
+              out);
     fputs(".SH EXIT STATUS\n0: done. 1: failed. 2: wrong usage or configuration; one line names the option.\n", out);
 }

@@ -85,7 +85,7 @@ enum status options_reload(const struct option *table)
     copy_init(&copy, table);
     enum status status = options_read_again(copy.rows);
     for (size_t i = 0; status == STATUS_OK && i < copy.n; i++) {
-        if (table[i].name[0] != '-' && !options_flag_given(&table[i])) row_compare(&table[i], &copy.rows[i]);
+        if (table[i].name[0] != '-' && !options_override_given(&table[i])) row_compare(&table[i], &copy.rows[i]);
     }
     copy_fini(&copy);
     return status;

@@ -48,6 +48,8 @@ struct identity {
     bool refused;            // that version cannot be used
 };
 
+static atomic_ullong charges; // see identity_count_charges()
+
 // --- principals
 
 static struct principal *principal_create(const struct api_key *key)
@@ -169,6 +171,7 @@ enum status identity_reserve(struct principal *p, const struct limits_need *need
 {
     pthread_mutex_lock(&p->mutex);
     enum status status = limits_reserve(&p->use, &p->key.limits, need, clock_now_us(), retry_us_p);
+    if (p->key.limits.tokens_per_day) charges++;
     pthread_mutex_unlock(&p->mutex);
     return status;
 }
@@ -177,6 +180,7 @@ void identity_end(struct principal *p, double reserved, double tokens)
 {
     pthread_mutex_lock(&p->mutex);
     limits_end(&p->use, &p->key.limits, reserved, tokens, clock_now_us());
+    if (p->key.limits.tokens_per_day) charges++;
     pthread_mutex_unlock(&p->mutex);
 }
 
@@ -378,6 +382,62 @@ void identity_close(struct identity *identity)
     pthread_mutex_destroy(&identity->mutex);
     free(identity->path);
     free(identity);
+}
+
+// --- daily quotas
+
+uint64_t identity_count_charges(void)
+{
+    return charges;
+}
+
+// Returns the tokens that the key has used of its daily quota, or 0 if it has no quota.
+static double day_used(struct principal *p)
+{
+    pthread_mutex_lock(&p->mutex);
+    double used = p->key.limits.tokens_per_day ? limits_day_used(&p->use, &p->key.limits, clock_now_us()) : 0;
+    pthread_mutex_unlock(&p->mutex);
+    return used;
+}
+
+void identity_get_quotas(struct identity *identity, struct quota_list *list)
+{
+    size_t capacity = 0;
+    pthread_mutex_lock(&identity->mutex);
+    for (size_t i = 0; i < identity->ring.n_slots; i++) {
+        struct principal *p = identity->ring.slots[i];
+        double used = p ? day_used(p) : 0;
+        if (used < 1) continue;
+        MEM_GROW(list->quotas, list->n, capacity);
+        struct quota *quota = &list->quotas[list->n++];
+        quota->used = used;
+        strcpy(quota->id, p->key.id);
+        strcpy(quota->tenant, p->key.tenant);
+    }
+    pthread_mutex_unlock(&identity->mutex);
+}
+
+static void day_restore(struct principal *p, double used, int64_t age_ms)
+{
+    pthread_mutex_lock(&p->mutex);
+    limits_day_restore(&p->use, used, age_ms * 1000, clock_now_us());
+    pthread_mutex_unlock(&p->mutex);
+}
+
+void identity_set_quotas(struct identity *identity, const struct quota_list *list, int64_t age_ms)
+{
+    size_t n;
+    pthread_mutex_lock(&identity->mutex);
+    struct principal **all = ring_list(&identity->ring, &n);
+    for (size_t i = 0; i < list->n; i++) {
+        struct principal named = {0}, *name = &named;
+        strcpy(named.key.id, list->quotas[i].id);
+        strcpy(named.key.tenant, list->quotas[i].tenant);
+        struct principal **found = bsearch(&name, all, n, sizeof *all, by_name);
+        if (found) day_restore(*found, list->quotas[i].used, age_ms);
+    }
+    pthread_mutex_unlock(&identity->mutex);
+    free(all);
 }
 
 // --- authentication

@@ -11,6 +11,7 @@
 
 #include "lib/base/status.h"
 #include "lib/identity/limits.h"
+#include "lib/identity/quota_file.h"
 
 struct identity;
 struct principal; // a key and the use of its limits; reference-counted, so it can outlive the removal of its key
@@ -62,6 +63,13 @@ enum status identity_admit_call(struct principal *p, int64_t *retry_us_p);
 enum status identity_reserve(struct principal *p, const struct limits_need *need, int64_t *retry_us_p);
 // Ends an admitted request. Call it once for each. See limits_end().
 void identity_end(struct principal *p, double reserved, double tokens);
+
+// Copy the use of daily quotas (tokens_per_day) to and from a list, for quota_keeper.h. identity_set_quotas() ignores
+// keys that the file no longer has; the list was made `age_ms` ago.
+void identity_get_quotas(struct identity *identity, struct quota_list *list);
+void identity_set_quotas(struct identity *identity, const struct quota_list *list, int64_t age_ms);
+// Returns a number that grows whenever the use of a daily quota changes, in any identity of the process.
+uint64_t identity_count_charges(void);
 
 // Returns the salt of prefix caches for a tenant and the client's own salt ("": none), the same in every process. Never
 // 0, because a salt of 0 means no salt. Whoever knows both strings can compute it.

@@ -145,6 +145,18 @@ enum status limits_reserve(struct limits_use *use, const struct key_limits *limi
     return STATUS_OK;
 }
 
+double limits_day_used(struct limits_use *use, const struct key_limits *limits, int64_t now_us)
+{
+    struct limit all[LIMITS];
+    list(use, limits, now_us, all);
+    return use->tokens_of_day.used;
+}
+
+void limits_day_restore(struct limits_use *use, double used, int64_t age_us, int64_t now_us)
+{
+    use->tokens_of_day = (struct limits_bucket){used, now_us - age_us};
+}
+
 void limits_end(struct limits_use *use, const struct key_limits *limits, double reserved, double tokens, int64_t now_us)
 {
     struct limit all[LIMITS];

@@ -43,6 +43,10 @@ enum status limits_count_call(struct limits_use *use, const struct key_limits *l
 // KEY_LIMIT as above.
 enum status limits_reserve(struct limits_use *use, const struct key_limits *limits, const struct limits_need *need,
                            int64_t now_us, int64_t *retry_us_p);
+// Returns the tokens of the last day.
+double limits_day_used(struct limits_use *use, const struct key_limits *limits, int64_t now_us);
+// Sets the tokens of the day that an earlier process counted `age_us` ago.
+void limits_day_restore(struct limits_use *use, double used, int64_t age_us, int64_t now_us);
 // Ends a request that was started: `tokens` of its `reserved` tokens were generated. Negative `tokens` refund the
 // charge for the prompt.
 void limits_end(struct limits_use *use, const struct key_limits *limits, double reserved, double tokens,

@@ -2,7 +2,58 @@
 #include "lib/text/generation_wire.h"
 
 #include <assert.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <string.h>
+
+#include "lib/base/mem.h"
+
+// The members of a message that have the names of a table's fields, found once.
+struct layout {
+    const struct generation_field *fields;
+    const ProtobufCMessageDescriptor *message;
+    struct layout *next;
+    const ProtobufCFieldDescriptor *members[]; // of row i; NULL: the message has no such member
+};
+
+static _Atomic(struct layout *) layouts; // never removed: there is one for each table and kind of message
+static pthread_mutex_t layouts_mutex = PTHREAD_MUTEX_INITIALIZER; // held while one is added
+
+static struct layout *layout_find(const struct generation_field *fields, const ProtobufCMessageDescriptor *message)
+{
+    struct layout *layout = atomic_load_explicit(&layouts, memory_order_acquire);
+    while (layout && (layout->fields != fields || layout->message != message))
+        layout = layout->next;
+    return layout;
+}
+
+static struct layout *layout_create(const struct generation_field *fields, const ProtobufCMessageDescriptor *message)
+{
+    size_t n = 0;
+    while (fields[n].name)
+        n++;
+    struct layout *layout = mem_alloc(sizeof *layout + n * sizeof *layout->members);
+    layout->fields = fields;
+    layout->message = message;
+    for (size_t i = 0; i < n; i++)
+        layout->members[i] = protobuf_c_message_descriptor_get_field_by_name(message, fields[i].name);
+    return layout;
+}
+
+static const struct layout *layout_of(const struct generation_field *fields, const ProtobufCMessage *m)
+{
+    struct layout *layout = layout_find(fields, m->descriptor);
+    if (layout) return layout;
+    pthread_mutex_lock(&layouts_mutex);
+    layout = layout_find(fields, m->descriptor);
+    if (!layout) {
+        layout = layout_create(fields, m->descriptor);
+        layout->next = atomic_load_explicit(&layouts, memory_order_relaxed);
+        atomic_store_explicit(&layouts, layout, memory_order_release);
+    }
+    pthread_mutex_unlock(&layouts_mutex);
+    return layout;
+}
 
 // Member of a message that has the name of a field.
 struct member {
@@ -11,17 +62,17 @@ struct member {
     uint32_t *case_p; // number of the oneof member that is set; NULL if the member has no presence
 };
 
-static const ProtobufCFieldDescriptor *descriptor_of(const ProtobufCMessage *m, const char *name)
+static struct member member_at(const ProtobufCMessage *m, const ProtobufCFieldDescriptor *d)
 {
-    return protobuf_c_message_descriptor_get_field_by_name(m->descriptor, name);
+    bool presence = d->flags & PROTOBUF_C_FIELD_FLAG_ONEOF;
+    return (struct member){d, (char *)m + d->offset, presence ? (uint32_t *)((char *)m + d->quantifier_offset) : NULL};
 }
 
 static struct member member_of(const ProtobufCMessage *m, const char *name)
 {
-    const ProtobufCFieldDescriptor *d = descriptor_of(m, name);
+    const ProtobufCFieldDescriptor *d = protobuf_c_message_descriptor_get_field_by_name(m->descriptor, name);
     assert(d); // tests/check_request.c goes through all fields and messages
-    bool presence = d->flags & PROTOBUF_C_FIELD_FLAG_ONEOF;
-    return (struct member){d, (char *)m + d->offset, presence ? (uint32_t *)((char *)m + d->quantifier_offset) : NULL};
+    return member_at(m, d);
 }
 
 generation_given generation_field_bit(const struct generation_field *fields, const char *name)
@@ -48,10 +99,10 @@ static void int_or_auto_to_message(int number, struct member to, ProtobufCMessag
     if (to.case_p) *to.case_p = to.descriptor->id;
 }
 
-static void field_to_message(const struct generation_field *f, const void *object, ProtobufCMessage *m)
+static void field_to_message(const struct generation_field *f, const void *object, struct member to,
+                             ProtobufCMessage *m)
 {
     const void *from = (const char *)object + f->offset;
-    struct member to = member_of(m, f->name);
     bool given = true;
     switch (f->type) {
     case GENERATION_FIELD_OPTIONAL_REAL: given = *(const double *)from != f->default_value; // fall through
@@ -71,8 +122,10 @@ static void field_to_message(const struct generation_field *f, const void *objec
 static void fields_to_message(const struct generation_field *fields, const void *object, generation_given given,
                               ProtobufCMessage *m)
 {
+    const struct layout *layout = layout_of(fields, m);
     for (const struct generation_field *f = fields; f->name; f++) {
-        if (given >> (f - fields) & 1 && descriptor_of(m, f->name)) field_to_message(f, object, m);
+        const ProtobufCFieldDescriptor *d = layout->members[f - fields];
+        if (given >> (f - fields) & 1 && d) field_to_message(f, object, member_at(m, d), m);
     }
 }
 
@@ -102,10 +155,10 @@ static bool auto_is_given(const ProtobufCMessage *m, struct member from)
     return from.case_p && *from.case_p == member_of(m, "chunk_auto").descriptor->id;
 }
 
-static enum status field_from_message(const struct generation_field *f, const ProtobufCMessage *m, void *object)
+static enum status field_from_message(const struct generation_field *f, struct member from, const ProtobufCMessage *m,
+                                      void *object)
 {
     void *to = (char *)object + f->offset;
-    struct member from = member_of(m, f->name);
     if (f->type == GENERATION_FIELD_INT_OR_AUTO && auto_is_given(m, from)) *(int *)to = CHUNK_TOKENS_AUTO;
     if (from.case_p && *from.case_p != from.descriptor->id) return STATUS_OK;
     switch (f->type) {
@@ -131,9 +184,11 @@ static enum status fields_from_message(const struct generation_field *fields, co
                                        const ProtobufCMessage *m, void *object)
 {
     enum status status = STATUS_OK;
+    const struct layout *layout = layout_of(fields, m);
     for (const struct generation_field *f = fields; f->name && status == STATUS_OK; f++) {
+        const ProtobufCFieldDescriptor *d = layout->members[f - fields];
         if (except && strcmp(f->name, except) == 0) continue;
-        if (descriptor_of(m, f->name)) status = field_from_message(f, m, object);
+        if (d) status = field_from_message(f, member_at(m, d), m, object);
     }
     return status;
 }

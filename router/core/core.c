@@ -47,6 +47,7 @@ struct core *core_create(const struct core_options *options, const struct core_o
     c->selections = selection_cache_create(options->selection_bytes, key);
     c->ledger.vocab_size = c->options.vocab_size;
     tenant_accounts_init(&c->ledger.tenants, key);
+    tenant_usages_init(&c->ledger.usages, options->tenant_series, key);
     core_measures_init(&c->ledger.measures);
     shadows_init(&c->shadows, &options->shadow);
     return c;
@@ -94,6 +95,7 @@ void core_free(struct core *c)
     request_timers_fini(&c->timers);
     request_table_fini(&c->table);
     tenant_accounts_fini(&c->ledger.tenants);
+    tenant_usages_fini(&c->ledger.usages);
     node_measures_fini(&c->ledger.nodes);
     free(c);
 }

@@ -22,6 +22,7 @@
 #include "router/core/node_gpus.h"
 #include "router/core/request.h"
 #include "router/core/shadow.h"
+#include "router/core/slow_requests.h"
 #include "router/sched/tenant_queue.h"
 #include "router/sched/view.h"
 
@@ -112,6 +113,7 @@ struct core_options {
     int tenant_queue_percent;  // percent of both bounds for one tenant (tenant_share.h); 0: no bound
     const struct tenant_weight *tenant_weights; // borrowed; if there are weights, tenants without one share one bound
     int n_tenant_weights;
+    int tenant_series;   // tenants that have their own counts in metrics (tenant_usage.h); 0: none
     int64_t max_wait_us; // a request is overdue after waiting this long in both waiting sets together
     // Longest wait of a prompt for a speculator. Once dispatched, the prompt waits for its score at most this long plus
     // four times the expected time of the score. After either wait, the whole prompt is kept.
@@ -340,5 +342,6 @@ struct core_status {
     struct loading_status *loading; // nodes that load their weights and take no requests; owned by the status
     struct shadow_status shadow;
 };
+const struct slow_requests *core_get_slow_requests(const struct core *c); // borrowed from the core
 void core_get_status(const struct core *c, struct core_status *status);
 void core_status_fini(struct core_status *status);

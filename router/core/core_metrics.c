@@ -59,12 +59,21 @@ static void copy_nodes(const struct node_measures_list *list, struct core_metric
     }
 }
 
+static void copy_tenants(const struct tenant_usages *usages, struct core_metrics *metrics)
+{
+    metrics->n_tenants = usages->n;
+    metrics->tenants = mem_alloc_array((size_t)usages->n, sizeof *metrics->tenants);
+    for (int i = 0; i < usages->n; i++)
+        metrics->tenants[i] = usages->tenants[i];
+}
+
 void core_get_metrics(const struct core *c, int64_t now_us, struct core_metrics *metrics)
 {
     *metrics = (struct core_metrics){.measures = c->ledger.measures};
     core_get_status(c, &metrics->status);
     core_get_pools(c, now_us, metrics->pools);
     copy_nodes(&c->ledger.nodes, metrics);
+    copy_tenants(&c->ledger.usages, metrics);
 }
 
 const struct recent_bins *core_get_recent_bins(const struct core *c)
@@ -78,6 +87,8 @@ void core_metrics_fini(struct core_metrics *metrics)
     for (int i = 0; i < metrics->n_nodes; i++)
         node_gpus_fini(&metrics->nodes[i].gpus);
     free(metrics->nodes);
+    free(metrics->tenants);
     metrics->nodes = NULL;
-    metrics->n_nodes = 0;
+    metrics->tenants = NULL;
+    metrics->n_nodes = metrics->n_tenants = 0;
 }

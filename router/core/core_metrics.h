@@ -6,6 +6,7 @@
 #include "router/core/core.h"
 #include "router/core/measures.h"
 #include "router/core/recent_bins.h"
+#include "router/core/tenant_usage.h"
 
 struct pool_metrics {
     int nodes;            // nodes that take work
@@ -24,6 +25,8 @@ struct core_metrics {
     struct pool_metrics pools[NODE_ROLES];
     struct node_measures *nodes; // [n_nodes] measures of attached nodes and of nodes that are gone; owned
     int n_nodes;
+    struct tenant_usage *tenants; // [n_tenants] owned; the core owns their names, which live as long as the core
+    int n_tenants;                // 0: tenants are not counted
 };
 
 // Returns an array [NODE_ROLES] with the bins dispatched last to each pool. Borrowed from the core.

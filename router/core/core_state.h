@@ -50,6 +50,7 @@ struct core {
     struct request_table table;             // requests.c; all requests that have not ended
     struct request_timers timers;           // requests.c
     struct ledger ledger;                   // ledger.c
+    struct slow_requests slow;              // requests.c
     struct waiting_set waiting[NODE_ROLES]; // requests.c adds and removes requests; dispatch.c plans bins from them
 
     // The part of the state that sched/ reads. nodes.c writes `nodes`, core.c now_us, ledger.c computed_share,

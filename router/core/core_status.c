@@ -85,6 +85,11 @@ static void loading_copy(const struct core *c, struct core_status *status)
         status->loading[--i] = (struct loading_status){node->report, node->begun_us};
 }
 
+const struct slow_requests *core_get_slow_requests(const struct core *c)
+{
+    return &c->slow;
+}
+
 void core_get_status(const struct core *c, struct core_status *status)
 {
     *status = (struct core_status){

@@ -65,7 +65,10 @@ void ledger_admitted(struct ledger *ledger, struct request *r, const char *tenan
 {
     r->account.tenant = tenant_accounts_acquire(&ledger->tenants, tenant);
     waiting_add(ledger, r, 1);
-    if (!r->shadow) ledger->totals.prompt_tokens += (uint64_t)r->spec.n_tokens;
+    if (r->shadow) return;
+    ledger->totals.prompt_tokens += (uint64_t)r->spec.n_tokens;
+    r->account.usage = tenant_usages_find(&ledger->usages, r->spec.tenant);
+    if (r->account.usage) r->account.usage->prompt_tokens += (uint64_t)r->spec.n_tokens;
 }
 
 // --- time
@@ -405,6 +408,7 @@ void ledger_speculation_decided(struct ledger *ledger, const struct request *r)
     ledger->totals.skipped[r->skip]++;
     ledger->totals.limited[r->spec.limited_by.kind]++;
     ledger->totals.kept_tokens += (uint64_t)r->usage.kept_tokens;
+    if (r->account.usage) r->account.usage->kept_tokens += (uint64_t)r->usage.kept_tokens;
     ledger->totals.frozen_tokens += (uint64_t)r->usage.frozen_tokens;
     ledger->totals.recalled_tokens += (uint64_t)r->usage.recalled_tokens;
     if (r->skip >= SKIP_NO_NODE) ledger->totals.degraded++;
@@ -505,6 +509,7 @@ void ledger_tokens_used(struct ledger *ledger, struct request *r, int n, int n_u
     r->usage.completion_tokens -= n - n_used;
     if (!r->shadow) tokens_measure(r, n_used);
     if (!r->shadow) ledger->totals.completion_tokens += (uint64_t)n_used;
+    if (r->account.usage) r->account.usage->completion_tokens += (uint64_t)n_used;
     output_charge(r, output_tokens(ledger, r, n_used));
     r->account.node->measures->counts.tokens_out += (uint64_t)n;
 }
@@ -553,6 +558,7 @@ void ledger_ended(struct ledger *ledger, struct request *r, enum finish_reason r
     if (reason == FINISH_REASON_CANCELLED) ledger->totals.cancelled++;
     if (reason == FINISH_REASON_ERROR) ledger->totals.failed++;
     ledger->measures.finished[reason]++;
+    if (r->account.usage) r->account.usage->finished[reason]++;
     if (reason == FINISH_REASON_ERROR) ledger->measures.errors[status]++;
     if (done && !r->spec.score_only) answer_measure(&ledger->measures, r);
 }

@@ -16,6 +16,7 @@
 
 #include "router/core/node.h"
 #include "router/core/tenant_accounts.h"
+#include "router/core/tenant_usage.h"
 
 struct class_count {
     int requests;
@@ -38,6 +39,7 @@ struct ledger {
     struct bin_totals bins[NODE_ROLES];
     struct pool_counts pools[NODE_ROLES];
     struct tenant_accounts tenants;
+    struct tenant_usages usages;
     struct core_measures measures;
     struct node_measures_list nodes; // nodes.c acquires and releases the entries
 };

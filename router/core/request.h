@@ -97,6 +97,7 @@ struct request_account {
     // dispatch.c numbers the bins of both pools from 1.
     uint64_t bin_id;
     struct tenant_account *tenant; // account of the request's tenant, from admission to end
+    struct tenant_usage *usage;    // counts of the request's tenant (tenant_usage.h); NULL: it is not counted
     bool is_long;                  // the request is a long prompt: it has more rows to compute than a pass of the node
     bool is_background;            // as in request_spec: the node's bins and work do not include the request
     int rows;                      // rows that the node has to compute for the request

@@ -182,6 +182,7 @@ void core_request_finish(struct core *c, struct request *r, enum finish_reason r
     ledger_ended(&c->ledger, r, reason, status, now_us);
     request_set_state(r, end_state(reason));
     if (!r->shadow) log_end(r, reason, status);
+    if (!r->shadow) slow_requests_add(&c->slow, r, reason, now_us);
     r->sink.done(r->sink.user, r, reason, status, text);
     if (r->state == REQUEST_DONE) shadow_take(c, r, now_us);
     request_free(r);

@@ -23,6 +23,7 @@
 //   grpc_inference.c  Generate, GenerateMany, Abort, Score, Compress
 //   grpc_info.c       Tokenize, Detokenize, GetModelInfo, GetClusterInfo
 //   grpc_drain.c      DrainNode
+//   grpc_diagnostics.c  GetDiagnostics
 //   kserve_tensors.c  reads input tensors of KServe's protocol
 //   kserve_request.c  converts ModelInferRequest to GenerateRequest
 //   kserve_response.c  sends answers with output tensors
@@ -41,6 +42,7 @@
 
 #include <stdatomic.h>
 
+#include "lib/base/certificate_time.h"
 #include "lib/grammar/cache.h"
 #include "lib/grammar/grammar.h"
 #include "lib/identity/identity.h"
@@ -85,6 +87,7 @@ struct front {
     struct grammar_cache *valid_grammars; // grammars that were compiled lately; NULL if `grammars` is NULL
     bool close_schemas;                   // close the objects of every JSON schema (schema_close.h)
     struct identity *identity;            // NULL: no API keys are used, every caller may do everything
+    struct quota_keeper *quotas;          // keeps daily quotas over a restart; NULL: they are not kept
     bool share_prefix_cache;              // true: tenants share the prefix cache
     int64_t heartbeat_ms;
     atomic_int max_queue_requests;
@@ -101,12 +104,18 @@ struct front {
     atomic_bool draining;                         // new prompts are refused
     // the clients' server; atomic; NULL until it is open, while the core's thread may already run
     struct rpc_server *server;
-    bool ready;                    // the core could serve a request; core's thread only
-    struct whole_answers whole;    // core's thread only
-    atomic_size_t aborts_waiting;  // bytes charged for the Aborts that wait for the core's thread
-    atomic_bool serving;           // clients should send requests here: `ready`, not `leaving`, not `draining`
-    bool metrics_open;             // GET /metrics needs no API key
-    struct tracer *tracer;         // NULL: requests are not traced
+    struct http_service *http;             // atomic; NULL until it is open, or without an HTTP API
+    char *settings;                        // text of options_format(), or NULL; core's thread only
+    bool ready;                            // the core could serve a request; core's thread only
+    struct whole_answers whole;            // core's thread only
+    atomic_size_t aborts_waiting;          // bytes charged for the Aborts that wait for the core's thread
+    atomic_bool serving;                   // clients should send requests here: `ready`, not `leaving`, not `draining`
+    bool metrics_open;                     // GET /metrics needs no API key
+    struct tracer *tracer;                 // NULL: requests are not traced
+    atomic_int expected_nodes[NODE_ROLES]; // --expect-speculators and --expect-workers
+    // [n_certificates] configured files with certificates; only the thread that writes metrics updates them
+    struct certificate_time *certificates;
+    int n_certificates;
     struct refusals *refusals;     // any thread; NULL: they are not counted
     struct compressed *compressed; // any thread; NULL: they are not counted
 };
@@ -120,7 +129,8 @@ static inline void front_refused(const struct front *front, enum status status)
 extern const struct rpc_method front_generate, front_generate_many, front_abort, front_score, front_compress;
 extern const struct rpc_method front_tokenize, front_detokenize, front_model_info, front_cluster_info; // grpc_info
 extern const struct rpc_method front_drain_node;                                                       // grpc_drain
-extern const struct rpc_method front_model_infer, front_model_stream_infer;                            // grpc_kserve
+extern const struct rpc_method front_diagnostics;                           // grpc_diagnostics
+extern const struct rpc_method front_model_infer, front_model_stream_infer; // grpc_kserve
 extern const struct rpc_method front_kserve_info[]; // grpc_kserve_info; ends with a `path` of NULL
 extern const struct rpc_method front_attach;        // grpc_attach
 

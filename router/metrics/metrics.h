@@ -3,6 +3,7 @@
 // snapshot is taken on the core's thread. Any thread may take the other parts and write the text.
 #pragma once
 
+#include "lib/base/certificate_time.h"
 #include "lib/base/peer_budget.h"
 #include "lib/http/http.h"
 #include "lib/tracing/record.h"
@@ -37,6 +38,9 @@ struct metrics_snapshot {
     struct http_server_status http;
     struct batch_metrics batch;
     struct trace_counts trace; // zeros if requests are not traced
+    int expected_nodes[NODE_ROLES];
+    const struct certificate_time *certificates; // [n_certificates] borrowed
+    int n_certificates;
 };
 
 enum metrics_format {

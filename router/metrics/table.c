@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every metric of the router. If vLLM has the same metric, name and meaning are vLLM's (docs/metrics.md). Each label
 // takes few values: names of this program, ids of nodes, which are bounded (NODES_GONE_MAX), and tenants, of which the
-// first AGREEMENT_TENANTS have their own series. No other label has a value that a client sends.
+// first have their own series (AGREEMENT_TENANTS, --metrics-tenants). No other label has a value that a client sends.
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -55,6 +55,45 @@ static void write_real(struct exposition *e, const struct metric *metric, const 
 static void write_bool(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
 {
     exposition_number(e, NULL, *(const bool *)value_at(s, metric));
+}
+
+// --- counts of requests and tokens: by tenant if tenants are counted (tenant_usage.h), otherwise one total
+
+static void write_by_tenant(struct exposition *e, const struct metrics_snapshot *s, uint64_t total, size_t offset)
+{
+    if (!s->core.n_tenants) exposition_count(e, NULL, total);
+    for (int i = 0; i < s->core.n_tenants; i++) {
+        struct labels labels = label("tenant", s->core.tenants[i].name);
+        exposition_count(e, &labels, *(const uint64_t *)((const char *)&s->core.tenants[i] + offset));
+    }
+}
+
+static void write_prompt_tokens(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_by_tenant(e, s, s->core.status.totals.prompt_tokens, offsetof(struct tenant_usage, prompt_tokens));
+}
+
+static void write_kept_tokens(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_by_tenant(e, s, s->core.status.totals.kept_tokens, offsetof(struct tenant_usage, kept_tokens));
+}
+
+static void write_output_tokens(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    write_by_tenant(e, s, s->core.status.totals.completion_tokens, offsetof(struct tenant_usage, completion_tokens));
+}
+
+static void write_finished(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int reason = 0; reason < FINISH_REASON_COUNT; reason++) {
+        struct labels labels = label("finished_reason", finish_reason_name((enum finish_reason)reason));
+        if (!s->core.n_tenants) exposition_count(e, &labels, s->core.measures.finished[reason]);
+        for (int i = 0; i < s->core.n_tenants; i++) {
+            struct labels both = labels;
+            labels_add(&both, "tenant", s->core.tenants[i].name);
+            exposition_count(e, &both, s->core.tenants[i].finished[reason]);
+        }
+    }
 }
 
 // --- memory for peers
@@ -331,6 +370,22 @@ static void write_nodes(struct exposition *e, const struct metric *metric, const
     }
 }
 
+static void write_expected_nodes(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++) {
+        struct labels labels = label("role", pool_name(role));
+        exposition_number(e, &labels, s->expected_nodes[role]);
+    }
+}
+
+static void write_certificates(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
+{
+    for (int i = 0; i < s->n_certificates; i++) {
+        struct labels labels = label("option", s->certificates[i].option);
+        if (s->certificates[i].expires_s) exposition_number(e, &labels, (double)s->certificates[i].expires_s);
+    }
+}
+
 // --- pools
 
 static void write_waiting(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
@@ -428,14 +483,6 @@ static void write_capacity_tokens(struct exposition *e, const struct metric *met
 }
 
 // --- reasons
-
-static void write_finished(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
-{
-    for (int reason = 0; reason < FINISH_REASON_COUNT; reason++) {
-        struct labels labels = label("finished_reason", finish_reason_name((enum finish_reason)reason));
-        exposition_count(e, &labels, s->core.measures.finished[reason]);
-    }
-}
 
 static void write_errors(struct exposition *e, const struct metric *metric, const struct metrics_snapshot *s)
 {
@@ -672,12 +719,12 @@ const struct metric metrics_table[] = {
      "Prompts that the speculator holds to draft their answers.", write_held_prompts, 0, OF_SPECULATORS},
     {"forepack:held_kv_usage_perc", METRIC_GAUGE, "pool, node",
      "Share of the speculator's KV blocks that held prompts use, 0 to 1.", write_held_kv_usage, 0, OF_SPECULATORS},
-    {"forepack:prompt_tokens_total", METRIC_COUNTER, "",
-     "Prompt tokens of admitted requests.", write_count, IN_SNAPSHOT(core.status.totals.prompt_tokens), 0},
-    {"forepack:kept_tokens_total", METRIC_COUNTER, "",
-     "Prompt tokens that were kept for prefill.", write_count, IN_SNAPSHOT(core.status.totals.kept_tokens), 0},
-    {"forepack:generation_tokens_total", METRIC_COUNTER, "",
-     "Tokens generated for clients.", write_count, IN_SNAPSHOT(core.status.totals.completion_tokens), 0},
+    {"forepack:prompt_tokens_total", METRIC_COUNTER, "tenant",
+     "Prompt tokens of admitted requests.", write_prompt_tokens, 0, 0},
+    {"forepack:kept_tokens_total", METRIC_COUNTER, "tenant",
+     "Prompt tokens that were kept for prefill.", write_kept_tokens, 0, 0},
+    {"forepack:generation_tokens_total", METRIC_COUNTER, "tenant",
+     "Tokens generated for clients.", write_output_tokens, 0, 0},
     {"forepack:node_generation_tokens_total", METRIC_COUNTER, "pool, node",
      "Tokens that the worker group sent.", write_node_count, IN_NODE(counts.tokens_out), OF_WORKERS},
     {"forepack:prefix_cache_queries_total", METRIC_COUNTER, "pool, node",
@@ -687,7 +734,7 @@ const struct metric metrics_table[] = {
      "Dispatched prompt tokens that the node found in its prefix cache.", write_node_count, IN_NODE(counts.cached_tokens), OF_ALL},
     {"forepack:num_preemptions_total", METRIC_COUNTER, "pool, node",
      "Sequences whose KV blocks the worker group took away.", write_node_count, IN_NODE(counts.preemptions), OF_WORKERS},
-    {"forepack:request_success_total", METRIC_COUNTER, "finished_reason",
+    {"forepack:request_success_total", METRIC_COUNTER, "finished_reason, tenant",
      "Admitted requests that ended, by finish reason.", write_finished, 0, 0},
     {"forepack:request_errors_total", METRIC_COUNTER, "reason",
      "Admitted requests that ended with an error, by its status.", write_errors, 0, 0},
@@ -791,6 +838,12 @@ const struct metric metrics_table[] = {
      "Nodes that left because a GPU was in trouble.", write_count, IN_SNAPSHOT(core.measures.gpu_drains), 0},
     {"forepack:nodes", METRIC_GAUGE, "role, state",
      "Attached nodes, and nodes that load their weights.", write_nodes, 0, 0},
+    {"forepack:nodes_expected", METRIC_GAUGE, "role",
+     "Nodes that should be attached: --expect-workers and --expect-speculators. 0: no number is expected.",
+     write_expected_nodes, 0, 0},
+    {"forepack:certificate_expiry_time_seconds", METRIC_GAUGE, "option",
+     "Time at which the first certificate of the file that the option names expires, in seconds since 1970.",
+     write_certificates, 0, 0},
     {"forepack:node_ejections_total", METRIC_COUNTER, "",
      "Times that a node was ejected because it hung or was slow.",
      write_count, IN_SNAPSHOT(core.status.ejections), 0},

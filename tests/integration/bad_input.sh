@@ -15,6 +15,15 @@ expect() {
 }
 forepack=$bin/forepack
 
+# Environment variables of services. The value of an unknown variable may be a secret.
+for program in router worker speculator; do
+    expect 2 "environment variable FOREPACK_OPT_API_KEY: this program has no such option" \
+        env FOREPACK_OPT_API_KEY=fpk_secret "$bin/forepack-$program" --model "$work/nowhere"
+    grep -q fpk_secret "$work/err" && fail "forepack-$program printed the value of an unknown variable"
+    expect 2 "variable FOREPACK_OPT_LOG_LEVEL: --log-level 'x': must be one of" \
+        env FOREPACK_OPT_LOG_LEVEL=x "$bin/forepack-$program" --model "$work/nowhere"
+done
+
 # Flags and files.
 expect 2 "unknown command 'fly'" "$forepack" fly
 expect 2 "unknown flag --bogus" "$forepack" generate --bogus

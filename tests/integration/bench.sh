@@ -162,8 +162,8 @@ check_json "$work/all.json" 'all(.[]; .form == "chat") and ([.[] | select(.polic
     and all(.[]; .keep_rate > 0 and .keep_rate <= 1 and (.quality != 1 or .keep_rate == 1)) and [.[] | select(.policy == "importance" and .tokens == 512) | .task]
     == ["needle", "facts", "two_hop", "count", "copy", "instruction"]'
 "$bin/forepack" bench prefill-quality --task ttft --shape "$work/shape.json" --spec-shape "$shape" --prompt-tokens 300,200 \
-    --keep-rates 0.3 --look-aheads 2 --rounds 2 --json >"$work/ttft.json" 2>"$work/ttft.log"
-check_json "$work/ttft.json" '[.[] | .task, .tokens] == ["ttft", 300, "ttft", 200] and all(.[]; .plain_ms > 0 and .ttft_ms > .score_ms
+    --batch 1,3 --max-batch-tokens 600 --keep-rates 0.3 --look-aheads 2 --rounds 2 --json >"$work/ttft.json" 2>"$work/ttft.log"
+check_json "$work/ttft.json" '[.[] | [.tokens, .batch]] == [[300, 1], [200, 1], [200, 3]] and all(.[]; .plain_ms > 0 and .ttft_ms > .score_ms
     and .speed_up > 0 and .bound > 0 and .bound_flops >= .bound and .share > 0 and .kept_share < 0.7)'
 # Prompts under every policy: padded rows are counted, a page is written; a policy with other logits would fail the command.
 printf '%s\n' 5 100 17 30 64 8 >"$work/lengths"

@@ -56,6 +56,8 @@ def growth(action):
 
 def call(port, method, request, answer, **options):
     with grpc.insecure_channel(f"127.0.0.1:{port}", **options) as channel:
+        # Compressing a large message must not delay the preface: the router waits 10 s for it.
+        grpc.channel_ready_future(channel).result(WAIT)
         return channel.unary_unary(method, request_serializer=bytes if isinstance(request, bytes) else
                                    type(request).SerializeToString, response_deserializer=answer.FromString)(request, timeout=WAIT)
 

@@ -5,10 +5,10 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
+#include "lib/base/random_number.h"
 #include "lib/base/utf8.h"
 #include "lib/text/generation_wire.h"
 #include "lib/text/prefill_limit.h"
@@ -17,13 +17,6 @@
 #include "router/front/request/client_rules.h"
 
 enum { PINNED_MAX = 1024 };
-
-static uint64_t random_number(void)
-{
-    uint64_t random;
-    if (getrandom(&random, sizeof random, 0) != sizeof random) random = (uint64_t)clock_now_us();
-    return random;
-}
 
 static char *request_id_create(void)
 {

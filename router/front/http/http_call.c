@@ -5,10 +5,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
-#include "lib/base/clock.h"
 #include "lib/base/mem.h"
+#include "lib/base/random_number.h"
 #include "router/front/http/http_service.h"
 #include "router/front/http/json_anthropic_answer.h"
 #include "router/front/request/request_trace.h"
@@ -179,13 +178,6 @@ void http_answer(struct http_exchange *x, const struct bytes *json)
 }
 
 // --- ids
-
-static uint64_t random_number(void)
-{
-    uint64_t random;
-    if (getrandom(&random, sizeof random, 0) != sizeof random) random = (uint64_t)clock_now_us();
-    return random;
-}
 
 static bool id_valid(const char *id)
 {

@@ -111,10 +111,23 @@ static enum status read_field(const struct json_field *f, const json_t *value, v
     }
 }
 
+json_names json_names_of(const json_t *object)
+{
+    json_names names = 0;
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)object, name, value)
+    {
+        names |= json_names_bit(name);
+    }
+    return names;
+}
+
 enum status json_fields_read(const json_t *object, const struct json_field *fields, void *values)
 {
+    const json_names names = json_names_of(object);
     for (const struct json_field *f = fields; f->name; f++) {
-        const json_t *value = json_object_get(object, f->name);
+        const json_t *value = json_names_get(names, object, f->name);
         if (value && !json_is_null(value)) TRY(read_field(f, value, (char *)values + f->offset));
     }
     return STATUS_OK;
@@ -146,8 +159,9 @@ static bool equals(const json_t *value, const char *json)
 
 enum status json_unsupported_check(const json_t *object, const struct json_unsupported *table)
 {
+    const json_names names = json_names_of(object);
     for (const struct json_unsupported *row = table; row->name; row++) {
-        const json_t *value = json_object_get(object, row->name);
+        const json_t *value = json_names_get(names, object, row->name);
         if (!value || json_is_null(value) || equals(value, row->harmless)) continue;
         return status_fail(STATUS_UNSUPPORTED, "%s: not supported%s%s: %s", row->name, row->harmless ? ", except " : "",
                            row->harmless ? row->harmless : "", row->remedy ? row->remedy : "leave it out");

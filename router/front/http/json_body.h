@@ -18,6 +18,20 @@
 // bytes in memory. U+0000 is allowed in strings. The caller owns the object (json_decref).
 enum status json_body_parse(const char *bytes, size_t size, json_t **body_p);
 
+// The set of an object's names, as bits of their first two characters. A body has few of the hundred names that the
+// tables have, and a look at the set costs less than a look-up in the object.
+typedef uint64_t json_names;
+json_names json_names_of(const json_t *object); // any value; not an object: no names
+static inline json_names json_names_bit(const char *name)
+{
+    return UINT64_C(1) << ((unsigned char)name[0] * 5 + (*name ? (unsigned char)name[1] : 0)) % 64;
+}
+// Like json_object_get(). `names` is the set of the object's names.
+static inline json_t *json_names_get(json_names names, const json_t *object, const char *name)
+{
+    return names & json_names_bit(name) ? json_object_get(object, name) : NULL;
+}
+
 struct json_field {
     const char *name; // NULL ends a table
     enum json_field_type {

@@ -150,11 +150,12 @@ static void read_top_p_zero(struct json_generation *g)
 
 static enum status read_sampling(const json_t *body, const struct values *v, struct json_generation *g)
 {
+    const json_names names = json_names_of(body);
     sampling_defaults(&g->sampling);
     g->sampling.temperature = 1;
     g->sampling_given = generation_field_bit(sampling_fields, "temperature");
     for (const struct generation_field *f = sampling_fields; f->name; f++) {
-        const json_t *value = json_object_get(body, f->name);
+        const json_t *value = json_names_get(names, body, f->name);
         if (!given(value) || strcmp(f->name, "logprobs") == 0) continue;
         TRY(strcmp(f->name, "max_tokens") ? read_as(f, f->name, value, g) : read_max_tokens(value, g));
     }
@@ -244,11 +245,12 @@ static enum status read_draft_mode(const char *name, Forepack__V1__DraftMode *mo
 
 static enum status read_prefill(const json_t *body, const struct values *v, struct json_generation *g)
 {
+    const json_names names = json_names_of(body);
     struct prefill prefill;
     generation_given fields_given = 0;
     prefill_defaults(&prefill);
     for (const struct generation_field *f = prefill_fields; f->name; f++) {
-        const json_t *value = json_object_get(body, f->name);
+        const json_t *value = json_names_get(names, body, f->name);
         if (!given(value)) continue;
         TRY(generation_field_from_json(f, value, &prefill));
         fields_given |= generation_field_bit(prefill_fields, f->name);

@@ -51,6 +51,12 @@ static void snapshot_take(struct metrics_reporter *reporter, struct metrics_snap
     };
     for (int class = 0; class < PEER_CLASSES; class ++)
         snapshot->peers[class] = peer_budget_read((enum peer_class) class);
+    for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++)
+        snapshot->expected_nodes[role] = atomic_load(&front->expected_nodes[role]);
+    for (int i = 0; i < front->n_certificates; i++)
+        certificate_time_update(&front->certificates[i]);
+    snapshot->certificates = front->certificates;
+    snapshot->n_certificates = front->n_certificates;
     process_metrics_read(&snapshot->process);
     if (front->tracer) tracer_get_counts(front->tracer, &snapshot->trace);
     for (int status = 0; status < STATUS_COUNT && front->refusals; status++)

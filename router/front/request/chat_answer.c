@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 
 #include "lib/base/mem.h"
+#include "lib/base/random_number.h"
 
 // Returns the token with exactly this text if it is a special token, or -1.
 static int32_t special_token(const struct tokenizer *tokenizer, const char *text)
@@ -88,8 +88,7 @@ void chat_answer_free(struct chat_answer *answer)
 static void id_create(char id[CHAT_CALL_ID_ROOM])
 {
     static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    uint64_t random = 0;
-    if (getrandom(&random, sizeof random, GRND_NONBLOCK) != sizeof random) random = (uintptr_t)id;
+    uint64_t random = random_number();
     for (int i = 0; i < CHAT_CALL_ID_ROOM - 1; i++, random /= 62)
         id[i] = digits[random % 62];
     id[CHAT_CALL_ID_ROOM - 1] = 0;

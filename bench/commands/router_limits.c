@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The client (bench/http_load.h) is one thread. Its share of the cores may limit the rate. The router's CPU time per
 // request does not depend on the client: `per_core_s` is the rate that one core of the router would reach.
-#include "bench/commands/router_tls.h"
+#include "bench/commands/router_limits.h"
 
 #include <stdio.h>
 
@@ -51,8 +51,9 @@ enum status router_limits_measure(const struct router_limits *l, const struct ro
     struct http_load *load;
     TRY(http_load_open(router->http_port, router->tls != NULL, l->connections, &load));
     enum status status = limit_measure(load, l, router, REQUESTS, rows);
-    if (status == STATUS_OK) status = limit_measure(load, l, router, CONNECTIONS, rows);
-    if (status == STATUS_OK && router->tls) status = limit_measure(load, l, router, RESUMED, rows);
+    if (status == STATUS_OK && l->new_connections) status = limit_measure(load, l, router, CONNECTIONS, rows);
+    if (status == STATUS_OK && l->new_connections && router->tls)
+        status = limit_measure(load, l, router, RESUMED, rows);
     http_load_close(load);
     return status;
 }

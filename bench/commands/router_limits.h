@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The highest rates that a router serves over HTTP: requests on kept-alive connections and, with TLS, new connections.
+// The highest rates that a router serves over HTTP: requests on kept-alive connections and new connections.
 #pragma once
 
 #include <jansson.h>
@@ -10,6 +10,7 @@ struct router_limits {
     int connections; // number of open connections, each with one request
     double seconds;  // length of each measurement
     const char *request;
+    bool new_connections; // also measure these
     bool json;
 };
 
