@@ -83,7 +83,7 @@ holds() {
     content=$(dpkg-deb -c "$work/packages/${package}"_*.deb | awk '{ print $6 }')
     for file; do grep -qx "\./$file" <<<"$content" || fail "$file is not in $package"; done
 }
-depends() { dpkg-deb -f "$work/packages/$1"_*.deb Depends,Recommends; }
+depends() { dpkg-deb -f "$work/packages/$1"_*.deb Depends Recommends; }
 for part in router worker speculator; do holds forepack-$part usr/bin/forepack-$part usr/share/man/man1/forepack-$part.1.gz; done
 holds forepack-router lib/systemd/system/forepack-router.service etc/forepack/router.conf
 holds forepack-worker lib/systemd/system/forepack-{worker,group}@.service etc/forepack/{worker-main.conf,group-main.conf,group-main.env}
