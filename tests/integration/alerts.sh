@@ -231,7 +231,7 @@ if [ -x "$bin/fake_gpu_worker" ]; then
         printf '%b' "$1" >"$work/gpus/new"
         mv "$work/gpus/new" "$work/gpus/0000:01:00.0"
     }
-    gpu 'temperature 50\nthrottle 0\nuncorrected 0\n'
+    gpu 'temperature 50\nthrottle 0\ncorrected 0\nuncorrected 0\n'
     router
     start g env LD_LIBRARY_PATH="$(dirname "$bin")/nvml/fake" FAKE_NVML="$work/gpus" "$bin/fake_gpu_worker" --model "$main_model" \
         --router "$node_server" --node-id g --backend cuda --dtype bf16 --packed-cache off --gpu-health report
@@ -240,7 +240,7 @@ if [ -x "$bin/fake_gpu_worker" ]; then
     gpu_is_read() { [ "$(metric 'gpu_ecc_uncorrected_total{pool="worker",node="g",rank="0"}')" = 0 ]; }
     wait_until 20 "the GPU is read" gpu_is_read
     quiet GpuMemoryErrors GpuThrottled GpuInTrouble
-    gpu 'temperature 90\nthrottle 72\nuncorrected 1\n'
+    gpu 'temperature 90\nthrottle 72\ncorrected 0\nuncorrected 1\n'
     fires GpuMemoryErrors GpuThrottled
     quiet GpuInTrouble
     gpu 'error 15\n'
