@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 
 if ! command -v prometheus >/dev/null || ! command -v openssl >/dev/null; then
-    echo "skipped: prometheus or openssl is not installed (apt-get install prometheus openssl)"
+    echo "skipped: prometheus or openssl is not installed (deploy/packages.sh --monitoring)"
     exit 77
 fi
 
