@@ -3,13 +3,14 @@
 # Installs the Debian packages that a build and its tests need and that are missing, and llguidance for structured
 # output into build/llguidance (deploy/llguidance.sh). Needs neither root nor network when none is missing. Everything
 # but structured output works without llguidance, so a failed download of it is one sentence and no error.
-# Usage: deploy/packages.sh [--bench] [--browser] [--deploy] [--lint] [--fuzz] [--proxy] [--valgrind]
+# Usage: deploy/packages.sh [--bench] [--browser] [--deploy] [--lint] [--fuzz] [--monitoring] [--proxy] [--valgrind]
 #   --bench  also oneDNN, which `forepack bench kernels` compares with its own kernels
 #   --browser  also Chromium, in which a test looks at the live page
 #   --deploy  also debhelper and lintian for packages, systemd-nspawn and mmdebstrap for their test, and podman
 #             and buildah for images
 #   --lint   also clang-format, clang-tidy and cppcheck, for tests/lint.sh
 #   --fuzz   also clang with libFuzzer, for the preset `fuzz`
+#   --monitoring  also Prometheus, for the test of the alerts
 #   --proxy  also nginx and HAProxy, for the test of deploy/proxy
 #   --valgrind  also valgrind, for tests/instructions.py and tests/valgrind.sh
 set -euo pipefail
@@ -31,9 +32,10 @@ for flag; do
     --deploy) packages+=(debhelper lintian mmdebstrap systemd-container gpg podman buildah runc catatonit dpkg-dev openssh-client openssh-server) ;;
     --lint) packages+=(clang-format-14 clang-tidy-14 cppcheck) ;;
     --fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
+    --monitoring) packages+=(prometheus) ;;
     --proxy) packages+=(nginx-light haproxy) ;;
     --valgrind) packages+=(valgrind) ;;
-    --help) sed -n '3,14s/^# \{0,1\}//p' "$0"; exit 0 ;;
+    --help) sed -n '3,15s/^# \{0,1\}//p' "$0"; exit 0 ;;
     *) echo "unknown flag $flag (--help lists all)" >&2; exit 2 ;;
     esac
 done

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/lib.sh"
 
 if ! command -v prometheus >/dev/null || ! command -v openssl >/dev/null; then
-    echo "skipped: prometheus or openssl is not installed (apt-get install prometheus openssl)"
+    echo "skipped: prometheus or openssl is not installed (deploy/packages.sh --monitoring)"
     exit 77
 fi
 
@@ -102,7 +102,16 @@ stutter() { # over one gap in a hundred tokens is long
 wait_until 20 "TokensSlow fires" stutter
 fired[ForepackTokensSlow]=1
 kill "$client" 2>/dev/null || true
-stop "$a"
+wait "$client" || true
+
+# The group is killed, and no other group comes in time.
+quiet RequestsFail Replays
+generate "${one[@]}" --max-tokens 900 >/dev/null 2>&1 &
+client=$!
+wait_until 60 "the request is on the group" status_is '[.nodes[].running] == [1]'
+kill -KILL "$a"
+if wait "$client"; then fail "the request of the lost group was answered"; fi
+fires RequestsFail Replays
 stop "$router"
 
 # A certificate that expires; a missing worker group.
@@ -143,12 +152,11 @@ node s speculator "$spec_model" "${tls[@]}"
 node b worker "$main_model" "${tls[@]}"
 wait_until 60 "the nodes are ready" status_is '[.nodes[] | select(.state == "ready")] | length == 3'
 generate --prompt "$long" --max-tokens 1 >/dev/null # an idle node is not taken for a hung one
-quiet NodeHung NodeEjected Replays
+quiet NodeHung NodeEjected
 kill -STOP "$s"
 generate --prompt "A $long" --max-tokens 1 >/dev/null &
 client=$!
 fires NodeHung NodeEjected
-quiet Replays
 kill -CONT "$s"
 wait "$client" || fail "the prompt of the speculator that hung"
 stop "$b"
@@ -157,13 +165,12 @@ client=$!
 wait_until 60 "the request is on the group" status_is '[.nodes[] | select(.node_id == "a") | .running] == [1]'
 kill -STOP "$a"
 node b worker "$main_model" "${tls[@]}"
-fires Replays
 wait "$client" || fail "the answer of the group that hung"
 for pid in "$a" "$b" "$s" "$router"; do stop "$pid"; done
 
 # A log that nothing reads, a small KV cache, and more connections than an address may have.
 open_full_pipe
-quiet KvCacheFull HttpConnectionsRefused LogLinesDropped RequestsFail
+quiet KvCacheFull HttpConnectionsRefused LogLinesDropped
 start router bash -c 'exec "$@" 2>&7' bash "$bin/forepack-router" --model "$main_model" "${listen[@]}" --heartbeat-ms 1000 \
     --stall-timeout-ms 0 --worker-grace-ms 100 --max-connections-per-address 2 --log-level debug
 router=$last_pid
@@ -177,15 +184,14 @@ chatter() { # fills the buffer of the log
 }
 wait_until 40 "LogLinesDropped fires" chatter
 fired[ForepackLogLinesDropped]=1
-fill_blocks() { # each prompt needs nearly all blocks; heartbeats report the blocks in use
-    jq -nc --arg prompt "$long $(printf 'word %.0s' {1..20})" 'range(20) | {id: "k\(.)", prompt: "\(.) \($prompt)", max_tokens: 50, ignore_eos: true}' \
-        >"$work/blocks.jsonl"
-    rm -f "$work/blocks.out"
-    "$bin/forepack" batch --server "$server" --input "$work/blocks.jsonl" --output "$work/blocks.out" 2>/dev/null
-    is_firing KvCacheFull
-}
-wait_until 40 "KvCacheFull fires" fill_blocks
-fired[ForepackKvCacheFull]=1
+# Each prompt needs nearly all blocks, and heartbeats report the blocks in use.
+jq -nc --arg prompt "$long $(printf 'word %.0s' {1..20})" 'range(500) | {id: "k\(.)", prompt: "\(.) \($prompt)", max_tokens: 50, ignore_eos: true}' \
+    >"$work/blocks.jsonl"
+"$bin/forepack" batch --server "$server" --input "$work/blocks.jsonl" --output "$work/blocks.out" 2>/dev/null &
+blocks=$!
+fires KvCacheFull
+kill "$blocks"
+wait "$blocks" || true
 python3 -c '
 import socket, sys, time
 held = [socket.create_connection(("127.0.0.1", int(sys.argv[1])), source_address=("127.0.0.9", 0)) for _ in range(4)]
@@ -194,31 +200,24 @@ crowd=$!
 fires HttpConnectionsRefused
 kill "$crowd"
 
-# The group is killed, and no other group comes in time.
-quiet RequestsFail
-generate "${one[@]}" --max-tokens 900 >/dev/null 2>&1 &
-client=$!
-wait_until 60 "the request is on the group" status_is '[.nodes[].running] == [1]'
-kill -KILL "$a"
-if wait "$client"; then fail "the request of the lost group was answered"; fi
-fires RequestsFail
+stop "$a"
 stop "$router"
 
 # Answers of prompts that are pruned to almost nothing differ from those of the whole prompt. The shadows run when the
 # answers are over.
 quiet PruningFellBack PrunedAnswersDiffer
-router --shadow 1 --shadow-per-s 1000 --shadow-fallback first-token:0.5 --speculate-min-tokens 1 --score-timeout-ms 600000
+router --shadow 1 --shadow-per-s 1000 --shadow-fallback answer:0.5 --speculate-min-tokens 1 --score-timeout-ms 600000
 node a worker "$main_model"
 node s speculator "$spec_model"
 wait_until 60 "the nodes are ready" status_is '.ready and (.nodes | length == 2)'
-compared() { metric "shadow_compared_total{tenant=\"\",model_name=\"$(basename "$main_model")\"}"; }
 ask_all() { # at most 64 answers wait to be compared
     rm -f "$work/pruned.out"
     "$bin/forepack" batch --server "$server" --input "$work/pruned.jsonl" --output "$work/pruned.out" 2>/dev/null
-    wait_until 60 "the answers are compared" status_is '.queue.waiting == 0 and .queue.running == 0'
+    wait_until 60 "the answers are compared" metric_is shadow_waiting 0
     is_firing PrunedAnswersDiffer
 }
-jq -c '{id, prompt, max_tokens: 4, prefill: "required", keep_rate: 0.02}' "$prompts" >"$work/pruned.jsonl"
+# The blank makes the answer begin with the number that the question is about.
+jq -c '{id, prompt: "\(.prompt) ", max_tokens: 4, prefill: "required", keep_rate: 0.02}' "$prompts" >"$work/pruned.jsonl"
 wait_until 60 "PrunedAnswersDiffer fires" ask_all
 fired[ForepackPrunedAnswersDiffer]=1
 fires PruningFellBack
@@ -232,7 +231,7 @@ if [ -x "$bin/fake_gpu_worker" ]; then
         printf '%b' "$1" >"$work/gpus/new"
         mv "$work/gpus/new" "$work/gpus/0000:01:00.0"
     }
-    gpu 'temperature 50\nthrottle 0\nuncorrected 0\n'
+    gpu 'temperature 50\nthrottle 0\ncorrected 0\nuncorrected 0\n'
     router
     start g env LD_LIBRARY_PATH="$(dirname "$bin")/nvml/fake" FAKE_NVML="$work/gpus" "$bin/fake_gpu_worker" --model "$main_model" \
         --router "$node_server" --node-id g --backend cuda --dtype bf16 --packed-cache off --gpu-health report
@@ -241,7 +240,7 @@ if [ -x "$bin/fake_gpu_worker" ]; then
     gpu_is_read() { [ "$(metric 'gpu_ecc_uncorrected_total{pool="worker",node="g",rank="0"}')" = 0 ]; }
     wait_until 20 "the GPU is read" gpu_is_read
     quiet GpuMemoryErrors GpuThrottled GpuInTrouble
-    gpu 'temperature 90\nthrottle 72\nuncorrected 1\n'
+    gpu 'temperature 90\nthrottle 72\ncorrected 0\nuncorrected 1\n'
     fires GpuMemoryErrors GpuThrottled
     quiet GpuInTrouble
     gpu 'error 15\n'
