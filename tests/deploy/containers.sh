@@ -3,7 +3,7 @@
 # The images of deploy/containers under podman: two builds give the same content; labels, list of packages, llguidance; pods
 # of the demo overlay of deploy/kubernetes with their probes; any user, a read-only root, no capabilities, process 1 that
 # ends at SIGTERM; a group of two ranks under another user; limits of memory and cores under load; bad input.
-# Needs root, podman, buildah, runc and mmdebstrap (deploy/packages.sh --deploy).
+# Needs root, podman, buildah, runc and mmdebstrap (deploy/packages.sh --deploy). FOREPACK_PACKAGES: packages made before.
 skip() {
     echo "skipped: containers needs $1"
     exit 77
@@ -40,14 +40,16 @@ cgroup_manager = "cgroupfs"
 events_logger = "file"
 END
 export CONTAINERS_CONF=$store/containers.conf
-podman() { ip netns exec "$net" podman "${storage[@]}" "$@"; }
+podman() { nsenter "--net=/run/netns/$net" podman "${storage[@]}" "$@"; }
 trap remove_containers EXIT
 ask() { ip netns exec "$net" curl -s "$@"; }
 server=127.0.0.1:50051
 status_json() { ip netns exec "$net" "$bin/forepack" status --server "$server" --json; }
 
 # ---- images ----
-"$source_dir/deploy/debian/build.sh" --build "$FOREPACK_BUILD" --out "$store/packages" >"$work/packages.log" 2>&1
+if [ -n "${FOREPACK_PACKAGES:-}" ]; then ln -s "$FOREPACK_PACKAGES" "$store/packages"; else
+    "$source_dir/deploy/debian/build.sh" --build "$FOREPACK_BUILD" --out "$store/packages" >"$work/packages.log" 2>&1
+fi
 images() { "$source_dir/deploy/containers/build.sh" --packages "$store/packages" --storage "${storage[0]}" --storage "${storage[1]}" --storage "${storage[2]}" "$@"; }
 images --rootfs "$store/first" >"$work/images.log" 2>&1 || fail "the images are not built"
 images --roles router --tag again --rootfs "$store/second" >"$work/images2.log" 2>&1 || fail "the second image is not built"
