@@ -47,6 +47,8 @@ server=127.0.0.1:50051
 status_json() { ip netns exec "$net" "$bin/forepack" status --server "$server" --json; }
 
 # ---- images ----
+SOURCE_DATE_EPOCH=$(git -C "$source_dir" log -1 --format=%ct 2>/dev/null || date +%s)
+export SOURCE_DATE_EPOCH
 if [ -n "${FOREPACK_PACKAGES:-}" ]; then ln -s "$FOREPACK_PACKAGES" "$store/packages"; else
     "$source_dir/deploy/debian/build.sh" --build "$FOREPACK_BUILD" --out "$store/packages" >"$work/packages.log" 2>&1
 fi
