@@ -118,7 +118,7 @@ bad() { # bad NAME CODE TEXT OPTIONS...
     equal "$2" $code "exit code with $1"
     grep -q "$3" "$work/bad.log" || fail "wrong reason with $1: $(cat "$work/bad.log")"
 }
-bad "no model" 2 config.json localhost/forepack-worker --model /nothing
+bad "no model" 2 /nothing/tokenizer.json: localhost/forepack-worker --model /nothing
 bad "a taken port" 1 50051 localhost/forepack-router --model $demo/main --http-port 8001 --node-listen 127.0.0.1:50053
-bad "no token" 2 token localhost/forepack-worker --model $demo/main --cluster-token-file /nothing
+bad "no token" 2 /no-token: localhost/forepack-worker --model $demo/main --cluster-token-file /no-token
 stop router
