@@ -6,8 +6,8 @@
 # Usage: deploy/packages.sh [--bench] [--browser] [--deploy] [--lint] [--fuzz] [--monitoring] [--proxy] [--valgrind]
 #   --bench  also oneDNN, which `forepack bench kernels` compares with its own kernels
 #   --browser  also Chromium, in which a test looks at the live page
-#   --deploy  also debhelper and lintian for packages, systemd-nspawn and mmdebstrap for their test, and podman
-#             and buildah for images
+#   --deploy  also debhelper and lintian for packages, systemd-nspawn and mmdebstrap for their test, and podman,
+#             buildah and an SSH server for images and groups over several pods
 #   --lint   also clang-format, clang-tidy and cppcheck, for tests/lint.sh
 #   --fuzz   also clang with libFuzzer, for the preset `fuzz`
 #   --monitoring  also Prometheus, for the test of the alerts

@@ -8,9 +8,10 @@ here=$(cd "$(dirname "$0")" && pwd)
 target=$2
 
 add_user() {
-    # The package's own user would get a number that depends on the order of installation.
+    # The package's own user would get a number that depends on the order of installation. With bash, mpirun asks sshd for
+    # orted alone; with another shell it adds commands.
     echo 'forepack:x:10001:' >>"$target/etc/group"
-    echo 'forepack:x:10001:10001:Forepack:/tmp:/bin/sh' >>"$target/etc/passwd"
+    echo 'forepack:x:10001:10001:Forepack:/tmp:/bin/bash' >>"$target/etc/passwd"
 }
 
 # The list of packages in SPDX's form, from dpkg's database. Its date is that of all files.

@@ -2,14 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 # The images of deploy/containers under podman: two builds give the same content; labels, list of packages, llguidance; pods
 # of the demo overlay of deploy/kubernetes with their probes; any user, a read-only root, no capabilities, process 1 that
-# ends at SIGTERM; a group of two ranks under another user; limits of memory and cores under load; bad input.
-# Needs root, podman, buildah, runc and mmdebstrap (deploy/packages.sh --deploy).
+# ends at SIGTERM; a group of two ranks under another user; limits of memory and cores under load; a group over two pods;
+# bad input.
+# Needs root, podman, buildah, runc and mmdebstrap (deploy/packages.sh --deploy). FOREPACK_PACKAGES: packages made before.
 skip() {
     echo "skipped: containers needs $1"
     exit 77
 }
 [ "$(id -u)" = 0 ] || skip root
-for tool in podman buildah runc mmdebstrap dpkg-scanpackages dh ip jq; do command -v $tool >/dev/null || skip $tool; done
+for tool in podman buildah runc mmdebstrap dpkg-scanpackages dh ip jq nsenter ssh-keygen; do command -v $tool >/dev/null || skip $tool; done
 . "$(dirname "$0")/../integration/lib.sh"
 packages=$source_dir/tests/integration/kubernetes/packages.txt
 . "$source_dir/tests/integration/venv.sh"
@@ -26,6 +27,7 @@ remove_containers() {
     podman rm --all --force --time 1 >/dev/null 2>&1
     ip netns pids "$net" | xargs -r kill -KILL 2>/dev/null
     ip netns del "$net"
+    ip netns del "$net-1" 2>/dev/null
     rm -rf "$store"
     (exit $status)
     clean_up
@@ -40,14 +42,18 @@ cgroup_manager = "cgroupfs"
 events_logger = "file"
 END
 export CONTAINERS_CONF=$store/containers.conf
-podman() { ip netns exec "$net" podman "${storage[@]}" "$@"; }
+podman() { nsenter "--net=/run/netns/$net" podman "${storage[@]}" "$@"; }
 trap remove_containers EXIT
 ask() { ip netns exec "$net" curl -s "$@"; }
 server=127.0.0.1:50051
 status_json() { ip netns exec "$net" "$bin/forepack" status --server "$server" --json; }
 
 # ---- images ----
-"$source_dir/deploy/debian/build.sh" --build "$FOREPACK_BUILD" --out "$store/packages" >"$work/packages.log" 2>&1
+SOURCE_DATE_EPOCH=$(git -C "$source_dir" log -1 --format=%ct 2>/dev/null || date +%s)
+export SOURCE_DATE_EPOCH
+if [ -n "${FOREPACK_PACKAGES:-}" ]; then ln -s "$FOREPACK_PACKAGES" "$store/packages"; else
+    "$source_dir/deploy/debian/build.sh" --build "$FOREPACK_BUILD" --out "$store/packages" >"$work/packages.log" 2>&1
+fi
 images() { "$source_dir/deploy/containers/build.sh" --packages "$store/packages" --storage "${storage[0]}" --storage "${storage[1]}" --storage "${storage[2]}" "$@"; }
 images --rootfs "$store/first" >"$work/images.log" 2>&1 || fail "the images are not built"
 images --roles router --tag again --rootfs "$store/second" >"$work/images2.log" 2>&1 || fail "the second image is not built"
@@ -107,6 +113,41 @@ equal running "$(podman inspect --format '{{.State.Status}}' small)" "the worker
 equal false "$(podman inspect --format '{{.State.OOMKilled}}' small)" "killed for memory"
 podman stop --time 60 small >/dev/null
 
+# ---- a group over two pods: sshd and ssh of another user than root, with keys that belong to root ----
+ip netns add "$net-1"
+ip -n "$net" link add eth0 type veth peer name eth0 netns "$net-1"
+ip -n "$net-1" link set lo up
+for at in "$net 1" "$net-1 2"; do
+    ip -n "${at% *}" addr add "10.79.0.${at#* }/24" dev eth0
+    ip -n "${at% *}" link set eth0 up
+done
+mkdir "$store/ssh"
+ssh-keygen -q -t ed25519 -N '' -f "$store/ssh/id_ed25519"
+chown root:10001 "$store"/ssh/*
+chmod 0440 "$store"/ssh/*
+chmod 0755 "$store" "$store/ssh"
+printf '127.0.0.1 localhost\n10.79.0.1 pods-0 pods-0.pods\n10.79.0.2 pods-0-1 pods-0-1.pods\n' >"$store/hosts"
+in_pod() { nsenter "--net=/run/netns/$1" podman "${storage[@]}" "${@:2}"; }
+start_pod() { # start_pod NAMESPACE HOST_NAME INDEX
+    in_pod "$1" run --detach --name "$2" --network host --uts private --hostname "$2" --user 10001:10001 --read-only --cap-drop all \
+        --security-opt no-new-privileges --volume "$store/hosts:/etc/hosts:ro" --volume "$store/ssh:/etc/forepack/ssh:ro" \
+        --env LWS_LEADER_ADDRESS=pods-0.pods --env LWS_GROUP_SIZE=2 --env "LWS_WORKER_INDEX=$3" \
+        --env "MPIRUN_OPTIONS=--mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0" \
+        --entrypoint /usr/lib/forepack/forepack-group localhost/forepack-worker --model $demo/main --router 10.79.0.1:50052 \
+        --threads 1 --probe-listen 127.0.0.1:8080 >"$work/run-$2.log" 2>&1 || fail "podman does not run $2: $(cat "$work/run-$2.log")"
+}
+start_pod "$net-1" pods-0-1 1
+start_pod "$net" pods-0 0
+wait_until 60 "the group of two pods is ready" nodes worker 1
+for path in /live /ready; do
+    in_pod "$net" exec pods-0 /usr/lib/forepack/forepack-group probe $path || fail "the leader does not answer $path"
+    in_pod "$net-1" exec pods-0-1 /usr/lib/forepack/forepack-group probe $path || fail "the other pod does not answer $path"
+done
+in_pod "$net-1" stop --time 60 pods-0-1 >/dev/null &
+podman stop --time 60 pods-0 >/dev/null
+wait $!
+for name in pods-0 pods-0-1; do equal 0 "$(podman inspect --format '{{.State.ExitCode}}' $name)" "exit code of $name"; done
+
 # ---- bad input is one sentence in the log of the container ----
 bad() { # bad NAME CODE TEXT OPTIONS...
     local code=0
@@ -114,7 +155,7 @@ bad() { # bad NAME CODE TEXT OPTIONS...
     equal "$2" $code "exit code with $1"
     grep -q "$3" "$work/bad.log" || fail "wrong reason with $1: $(cat "$work/bad.log")"
 }
-bad "no model" 2 config.json localhost/forepack-worker --model /nothing
+bad "no model" 2 /nothing/tokenizer.json: localhost/forepack-worker --model /nothing
 bad "a taken port" 1 50051 localhost/forepack-router --model $demo/main --http-port 8001 --node-listen 127.0.0.1:50053
-bad "no token" 2 token localhost/forepack-worker --model $demo/main --cluster-token-file /nothing
+bad "no token" 2 /no-token: localhost/forepack-worker --model $demo/main --cluster-token-file /no-token
 stop router

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Turns the rendered demo overlay into pods for `podman play kube`, which knows neither LeaderWorkerSets nor Services:
-all pods share the host's network, so names of Services are those of loopback and the speculator's probe port is 8081.
-podman 4.3 has no subPath for ConfigMaps and no memory for emptyDir. All else stays as it is.
+all pods share the host's network, so the router is at 127.0.0.1 and the speculator's probe port is 8081.
+podman 4.3 has no host aliases there, no subPath for ConfigMaps and no memory for emptyDir. All else stays as it is.
 
 Usage: pods.py RENDERED.yaml FOLDER      writes FOLDER/COMPONENT.yaml, and FOLDER/probes with lines "COMPONENT PORT PATH\""""
 import copy
@@ -22,7 +22,6 @@ def template_of(document):
 def pod_of(template, component):
     spec = {name: copy.deepcopy(template["spec"][name]) for name in FIELDS}
     spec["hostNetwork"] = True
-    spec["hostAliases"] = [{"ip": "127.0.0.1", "hostnames": ["forepack-router-nodes", "forepack-router"]}]
     spec["volumes"] = [volume for volume in spec["volumes"] if volume["name"] != "shm"]
     for volume in spec["volumes"]:
         if "emptyDir" in volume:
@@ -32,6 +31,7 @@ def pod_of(template, component):
     for mount in container["volumeMounts"]:
         if mount.pop("subPath", None):
             mount["mountPath"] = os.path.dirname(mount["mountPath"])
+    del container["ports"] # podman maps ports of bridges only
     for probe in ("startupProbe", "livenessProbe", "readinessProbe"): # the test asks them: podman would need curl inside
         del container[probe]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": component, "labels": template["metadata"]["labels"]},
@@ -57,8 +57,8 @@ def main():
         maps = [copy.deepcopy(m) for m in documents if m["kind"] == "ConfigMap" and m["metadata"]["name"] in used]
         for config_map in maps:
             for key in config_map["data"]:
-                if shift:
-                    config_map["data"][key] = config_map["data"][key].replace(":8080", ":8081")
+                text = config_map["data"][key].replace("forepack-router-nodes", "127.0.0.1")
+                config_map["data"][key] = text.replace(":8080", ":%d" % (8080 + shift))
         with open(os.path.join(sys.argv[2], component + ".yaml"), "w", encoding="utf-8") as file:
             yaml.safe_dump_all(maps + [pod_of(template, component)], file)
     with open(os.path.join(sys.argv[2], "probes"), "w", encoding="utf-8") as file:
