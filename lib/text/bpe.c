@@ -12,7 +12,7 @@
 void bpe_fini(struct bpe *bpe)
 {
     vocabulary_fini(&bpe->vocabulary);
-    free(bpe->merges);
+    free(bpe->merge_slots);
     free(bpe->merge_table);
     free(bpe->filter.words);
     free(bpe->alone);
@@ -31,10 +31,10 @@ static struct merge *merge_find(const struct bpe *bpe, int32_t left, int32_t rig
 
 void bpe_merges_init(struct bpe *bpe, size_t n)
 {
-    bpe->merges = mem_alloc_array(n, sizeof *bpe->merges);
+    bpe->merge_slots = mem_alloc_array(n, sizeof *bpe->merge_slots);
     bpe->n_merges = n;
     for (size_t i = 0; i < n; i++)
-        bpe->merges[i].left = -1;
+        bpe->merge_slots[i] = BPE_NO_MERGE;
     bpe->merge_mask = table_mask(n);
     bpe->merge_table = mem_alloc_array((size_t)bpe->merge_mask + 1, sizeof *bpe->merge_table);
     for (size_t i = 0; i <= bpe->merge_mask; i++)
@@ -83,12 +83,19 @@ static void filter_add(struct bpe *bpe, const struct merge *merge)
     bpe->filter.words[place.word] |= place.bits;
 }
 
+const struct merge *bpe_merge_of_rank(const struct bpe *bpe, size_t rank)
+{
+    uint32_t slot = bpe->merge_slots[rank];
+    return slot == BPE_NO_MERGE ? NULL : &bpe->merge_table[slot];
+}
+
 enum status bpe_merge_add(struct bpe *bpe, struct merge merge)
 {
     struct merge *place = merge_find(bpe, merge.left, merge.right);
     if (place->rank != BPE_NO_MERGE)
         return status_fail(STATUS_DATA, "model.merges[%u] repeats model.merges[%u]", merge.rank, place->rank);
-    *place = bpe->merges[merge.rank] = merge;
+    *place = merge;
+    bpe->merge_slots[merge.rank] = (uint32_t)(place - bpe->merge_table);
     filter_add(bpe, &merge);
     return STATUS_OK;
 }
@@ -188,7 +195,7 @@ static void merge_first(const struct bpe *bpe, struct bpe_scratch *s)
 {
     uint64_t top = heap_pop(s);
     s->steps++;
-    const struct merge *merge = &bpe->merges[top >> 32];
+    const struct merge *merge = &bpe->merge_table[bpe->merge_slots[top >> 32]];
     uint32_t i = (uint32_t)top, right = i + s->cells[i].length;
     // Skip a stale entry: the symbol or its successor has been merged since.
     if (s->cells[i].id != merge->left || right == s->n || s->cells[right].id != merge->right) return;
@@ -390,8 +397,10 @@ static bool merges_spelled_symbols(const struct bpe *bpe)
     if (bpe->unknown >= 0) spelled[bpe->unknown] = true;
     for (int byte = 0; byte < 256 && !bpe->byte_level; byte++)
         if (bpe->byte_id[byte] >= 0) spelled[bpe->byte_id[byte]] = true;
-    for (size_t i = 0; i < bpe->n_merges && !found; i++)
-        found = bpe->merges[i].left >= 0 && (spelled[bpe->merges[i].left] || spelled[bpe->merges[i].right]);
+    for (size_t i = 0; i < bpe->n_merges && !found; i++) {
+        const struct merge *merge = bpe_merge_of_rank(bpe, i);
+        found = merge && (spelled[merge->left] || spelled[merge->right]);
+    }
     free(spelled);
     return found;
 }

@@ -35,9 +35,9 @@ enum bpe_alone {
 
 struct bpe {
     struct vocabulary vocabulary; // vocabulary of the symbols
-    struct merge *merges;         // [n_merges] by rank, owned; left is -1 for a rank without a merge
+    struct merge *merge_table;    // owned hash table of `merge_mask` + 1 merges; rank BPE_NO_MERGE: empty
+    uint32_t *merge_slots;        // [n_merges] places in the table by rank, owned; BPE_NO_MERGE: no merge of this rank
     size_t n_merges;
-    struct merge *merge_table; // owned hash table of `merge_mask` + 1 merges; rank BPE_NO_MERGE: empty
     uint32_t merge_mask;
     struct merge_filter filter;
     int32_t byte_id[256]; // byte-level: token of a byte; else token of the byte fallback "<0x0A>"; -1 if there is none
@@ -54,6 +54,8 @@ void bpe_fini(struct bpe *bpe);
 void bpe_merges_init(struct bpe *bpe, size_t n);
 // Adds a merge. Returns DATA if these two tokens already have a merge.
 enum status bpe_merge_add(struct bpe *bpe, struct merge merge);
+// Returns NULL if no merge has this rank.
+const struct merge *bpe_merge_of_rank(const struct bpe *bpe, size_t rank);
 // Call it once, after the last bpe_merge_add(). Fills `alone`: a token is a part if its text encodes
 // to this one token, and also a word if so or if `ignore_merges`. Excludes `excluded` [n_ids]: special tokens, which
 // plain text must never become.

@@ -114,12 +114,13 @@ static void hash_merges(uint64_t *hash, const struct bpe *bpe)
 {
     int64_t n = 0;
     for (size_t rank = 0; rank < bpe->n_merges; rank++)
-        n += bpe->merges[rank].left >= 0;
+        n += bpe_merge_of_rank(bpe, rank) != NULL;
     hash_int(hash, n);
     for (size_t rank = 0; rank < bpe->n_merges; rank++) {
-        if (bpe->merges[rank].left < 0) continue;
-        hash_int(hash, bpe->merges[rank].left);
-        hash_int(hash, bpe->merges[rank].right);
+        const struct merge *merge = bpe_merge_of_rank(bpe, rank);
+        if (!merge) continue;
+        hash_int(hash, merge->left);
+        hash_int(hash, merge->right);
     }
 }
 
