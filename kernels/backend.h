@@ -422,3 +422,7 @@ enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtyp
 // The choice and its reason are logged. STATUS_INVALID lists the names.
 enum status backend_open(const char *name, const struct backend_shape *shape, enum dtype dtype, int threads,
                          struct backend **backend_p);
+// Opens a backend like backend_open() in *dtype_p, or in `second` if it does not support *dtype_p. "auto" prefers a GPU
+// in `second` to a CPU in *dtype_p. Sets *dtype_p to the dtype in use.
+enum status backend_open_either(const char *name, const struct backend_shape *shape, enum dtype second, int threads,
+                                enum dtype *dtype_p, struct backend **backend_p);
