@@ -16,9 +16,10 @@ enum probe_type { PROBE_F32, PROBE_BF16, PROBE_INT8, PROBE_TYPES };
 struct probe;
 
 struct probe_reading {
-    double gflops;           // 10^9 multiplications and additions per second, of integers for int8
-    double gbytes_per_s;     // 10^9 bytes per second from memory, not from a cache; on a CPU with or without software
-                             // prefetch, whichever is faster
+    double gflops; // 10^9 multiplications and additions per second, of integers for int8
+    // 10^9 bytes per second. On a CPU: read from memory, with or without software prefetch, whichever is faster. On a
+    // GPU: read and written by a copy.
+    double gbytes_per_s;
     const char *instruction; // instruction of the arithmetic, such as "vdpbf16ps zmm"
 };
 

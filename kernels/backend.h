@@ -10,9 +10,9 @@
 // Notation: T rows and S sequences of the batch, H query heads, Hkv KV heads, D head size, N x K for a weight of N
 // outputs and K inputs.
 //
-// Exactness: the result of a row must not depend on other rows, on the row's place in the batch, or on how its prompt
-// was cut into chunks. So sums over K have one order for every T. Attention walks the KV blocks of a sequence in order,
-// block by block, both in prefill and in decode.
+// Exactness: in a backend with exact_rows, the result of a row does not depend on other rows, on the row's place in the
+// batch, or on how its prompt was cut into chunks. So sums over K have one order for every T. Attention walks the KV
+// blocks of a sequence in order, block by block, both in prefill and in decode.
 //
 // Errors: creation can fail (memory, device). Steps return a status too, since a device may be lost. Callers must pass
 // matching shapes, which asserts check.

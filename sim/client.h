@@ -16,7 +16,7 @@ void clients_free(struct clients *clients);
 void client_arrive(struct world *w, int action); // sends the request of this action
 void client_leave(struct world *w, int64_t id);  // the client cancels its call
 void client_abort(struct world *w, int64_t id);  // aborts the request by its id
-void clients_taint(struct world *w, int node);   // taints the requests and the shadows on the node
+void clients_taint(struct world *w, int node);   // taints the requests and shadow requests on the node
 
 bool clients_all_ended(const struct world *w);
 int clients_in_router(const struct world *w); // requests that the core has and that have not ended

@@ -137,7 +137,7 @@ START_TEST(chunks_with_others_have_the_same_bits)
             left += done[s] < LENGTH;
         if (done[0] == LENGTH) break; // enough mixed passes
     }
-    if (EMULATED) ck_assert_int_eq(emulator_map_encodes() - maps, is_hopper); // of the KV cache, not of each pass
+    if (EMULATED) ck_assert_int_eq(emulator_map_encodes() - maps, is_hopper); // one for the KV cache, none for passes
     for (int s = 0; s < SEQUENCES; s++)
         free(whole[s]);
     device_close();
