@@ -10,7 +10,7 @@
 //
 // Threads: a message is read on an I/O thread or by the intake pool. From answers_submit() on, the answer and the list
 // of the client's answers belong to the core's thread, which also calls the functions of client_ops. Exception: answers
-// that are not submitted are freed on the thread that read them, and client_ops.release with them.
+// that are not submitted are freed on the thread that read them, which also calls client_ops.release.
 #pragma once
 
 #include "lib/text/text_stream.h"
@@ -42,7 +42,7 @@ struct client_ops {
                  const char *message);
     // Called when no answer runs and no message waits or is being read; may be NULL.
     void (*idle)(struct client *client);
-    void (*release)(struct answer *a);   // frees `data` of an answer that ends; any thread; may be NULL
+    void (*release)(struct answer *a);   // frees `data` of an answer; any thread; NULL if no answer has data
     void (*free)(struct client *client); // called when the client is closed and idle; no pointer to it is left
 };
 
