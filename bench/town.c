@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The demo pair (deploy/demo-model) knows these words and sentence forms and no others.
+// Words and sentence forms of the documents. Together with those of the tasks (facts.c, task_*.c) they are all that the
+// demo pair (deploy/demo-model) knows.
 #include "bench/town.h"
 
 #include <ctype.h>
@@ -57,7 +58,7 @@ LIST(weather) = {"The sea was calm and grey",           "A thin mist lay over th
 
 #define PICK(random, list) ((list)[random_below((random), (int)(sizeof(list) / sizeof *(list)))])
 
-// Each random number is drawn in a separate statement, since C leaves the evaluation order of arguments open.
+// Random numbers are drawn in declarations and statements, not in arguments: C leaves the order of arguments open.
 
 void town_name(struct random_source *r, char name[TOWN_NAME_BYTES])
 {

@@ -44,7 +44,7 @@ void batch_builder_reset(struct batch_builder *b);
 
 // Begins a sequence with `n_cached` KV entries. `blocks` must also have room for the rows that will be added.
 void batch_builder_add_sequence(struct batch_builder *b, const int32_t *blocks, int n_blocks, int n_cached);
-// Sets the least length of the rows of the sequence added last, see ragged_batch.rope_length.
+// Sets the least RoPE length of the rows of the sequence added last, see ragged_batch.rope_length.
 void batch_builder_set_rope_length(struct batch_builder *b, int length);
 void batch_builder_add_row(struct batch_builder *b, int32_t token, int32_t position);
 

@@ -5,10 +5,10 @@
 //
 // A pass is one broadcast of the encoded batch (batch_encoding.h) and one model_forward() on every rank. Waiting inside
 // MPI keeps a core busy, so between passes a follower blocks on a socket (wakeup.h). The leader announces every pass on
-// this socket. End of file on the socket means that the leader is gone. If a follower dies at any time, the leader logs
-// the loss and ends its own process with exit code 1.
+// this socket. End of file on the socket means that the leader is gone. If a follower dies between engine_open() and
+// engine_close(), the leader logs the loss and ends its own process with exit code 1.
 //
-// One thread per process makes all calls (MPI_THREAD_FUNNELED).
+// One thread per process makes all calls (MPI_THREAD_FUNNELED), except of functions marked "any thread".
 #pragma once
 
 #include "engine/group.h"
@@ -19,19 +19,20 @@ struct engine;
 
 // Opens the model on every rank; called by all ranks with the same options. If one rank fails, all ranks fail with its
 // status. Only the lowest failed rank has a message in status_message(), so that an error on all ranks is reported
-// once. In a group of several ranks the message names that rank and its host. Returns INVALID also if a rank differs
-// from the leader in its model, backend, numeric types or version. If `threads` is 0, this rank uses its part of the
-// host's cores.
+// once. If that rank has ended, the leader has the message. In a group of several ranks the message names that rank and
+// its host. Returns INVALID also if a rank differs from the leader in its program version, model, backend, numeric
+// types or limits. If `threads` is 0, this rank uses its part of the host's cores.
 enum status engine_open(const struct model_options *options, struct comm *comm, struct engine **engine_p);
 struct model *engine_model(const struct engine *e);
 
-// Leader: sets the longest time of a pass without progress, for a group of any size. It is needed because a cut link
-// does not fail: it hangs. Progress is a completed stage (kernels/backend.h), so a long pass on a slow machine is not
-// ended. After timeout_ms the leader logs the missing rank (roll_call.h) and ends its process with exit code 1. mpirun
-// then ends the group. watchdog.h states the precision of the time limit. If the leader itself hangs, the followers end
-// later: after timeout_ms plus roll_call_timeout_for(timeout_ms). A rank that waits for its GPU gives up after five
-// sixths of timeout_ms, so a GPU must complete a pass in this time. Between passes, a rank that does not answer roll
-// calls ends the group too. The default is ENGINE_STEP_TIMEOUT_S; 0 means no limit.
+// Leader: sets the longest time of a pass without progress, for a group of any size. It is needed because a call hangs
+// if the link to a rank is cut. Progress is a completed stage (kernels/backend.h), so a long pass on a slow machine is
+// not ended. After timeout_ms the leader logs the missing rank (roll_call.h) and ends its process with exit code 1.
+// mpirun then ends the group. watchdog.h states the precision of the time limit. If the leader itself hangs, the
+// followers end later: after timeout_ms plus roll_call_timeout_for(timeout_ms). In a group of several GPUs, a rank
+// gives up waiting for its GPU after five sixths of timeout_ms, so a GPU must complete a pass in this time. Between
+// passes the followers ask for roll calls, and a rank that does not answer ends the group too. The default is
+// ENGINE_STEP_TIMEOUT_S; 0 means no limit.
 #define ENGINE_STEP_TIMEOUT_S "60"
 void engine_set_step_timeout(struct engine *e, int timeout_ms);
 
@@ -43,12 +44,11 @@ uint64_t engine_progress(const struct engine *e);
 void engine_watch_gpu(struct engine *e, const struct gpu_limits *limits);
 
 // Leader, any thread until engine_close(): stores the latest report of each rank's GPU in reports[rank], all zero for a
-// rank without a GPU. Each call asks the other ranks for reports, and the next call returns their answers. Does not
-// wait.
+// rank without a GPU. Each call asks the other ranks for reports, and later calls return their answers. Does not wait.
 void engine_read_gpus(struct engine *e, struct gpu_report *reports);
 
-// Only on the leader. Writes a sentence that names the first rank whose GPU is in trouble, its host and the cause.
-// Returns false if no GPU is in trouble.
+// Leader: writes a sentence that names the first rank whose GPU is in trouble, the GPU and the cause. Returns false if
+// no GPU is in trouble.
 enum { ENGINE_TROUBLE_MAX = 384 };
 bool engine_gpu_trouble(const struct engine *e, const struct gpu_report *reports, char sentence[ENGINE_TROUBLE_MAX]);
 
@@ -65,8 +65,9 @@ enum status engine_forward(struct engine *e, const struct ragged_batch *batch, s
 void engine_sampling_begin(struct engine *e);
 void engine_sampling_end(struct engine *e);
 
-// Follower: runs the leader's passes until the leader closes (STATUS_OK) or dies (STATUS_UNAVAILABLE). Any other status
-// is a failure of this rank, with a status_message(). The program then logs the failure and calls group_abort().
+// Follower: runs the leader's passes until the leader closes (STATUS_OK). Any other status means that the leader has
+// died or that this rank has failed, as status_message() says. The program then logs the failure and calls
+// group_abort().
 enum status engine_follow(struct engine *e);
 
 // Frees the engine and the model of this rank; called by all ranks. The leader first releases the followers from

@@ -45,7 +45,7 @@ struct node_router {
 
 enum node_event_kind {
     NODE_NOTHING,  // the wait timed out, or node_wake() was called
-    NODE_ATTACHED, // Welcome received: work of earlier streams is void
+    NODE_ATTACHED, // Welcome received; drop the work of earlier streams
     NODE_MESSAGE,  // score_bin, prefill_bin, advances, drafts or cancel
     NODE_DETACHED, // the stream ended: drop all work, because the router has reassigned it
     // a drain was requested and Draining was sent: finish the current work, then call node_stop() and exit

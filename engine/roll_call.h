@@ -38,7 +38,7 @@ enum roll_call_result {
     ROLL_CALL_SILENT,   // some ranks do not answer
 };
 
-// Called by all ranks. Borrows the comm; comm.waits tells whether this rank waits for other ranks.
+// Called by all ranks. Borrows the comm; comm.waits is true while this rank waits for other ranks.
 enum status roll_call_open(struct comm *comm, struct roll_call **roll_call_p);
 void roll_call_close(struct roll_call *r); // tells the other ranks that this rank ends as planned
 

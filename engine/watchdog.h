@@ -23,7 +23,7 @@ void watchdog_set_timeout(struct watchdog *w, int timeout_ms); // longest time o
 // watchdog logs one line and calls _exit(1).
 void watchdog_enter_pass(struct watchdog *w, int rows);
 void watchdog_enter_sampling(struct watchdog *w); // limits the time of the whole sampling
-// limits the time of a few small messages between the ranks
+// Limits the time of a few small messages between the ranks.
 void watchdog_enter_check(struct watchdog *w, int timeout_ms);
 void watchdog_enter_close(struct watchdog *w, int timeout_ms); // limits the time to close the model
 // Begins work that may take any time, such as opening a model or waiting for the next pass. After each timeout the

@@ -69,10 +69,7 @@ size_t device_memory_total(const struct device_memory *memory)
 enum status backend_shape_check(const struct backend_shape *shape, enum dtype dtype)
 {
     if (dtype == DTYPE_F16)
-        return status_fail(STATUS_UNSUPPORTED,
-                           "dtype %s: the backend computes in f32, bf16, int8, int8-g128, fp8 or "
-                           "int4-g128",
-                           dtype_name(dtype));
+        return status_fail(STATUS_UNSUPPORTED, "dtype f16: no backend computes in f16: use f32 or bf16");
     if (shape->n_layers < 1 || shape->n_kv_heads < 1 || shape->n_heads < 1 || shape->n_heads % shape->n_kv_heads)
         return status_fail(STATUS_INVALID,
                            "%d layers, %d heads, %d KV heads: must be at least 1 each, heads a multiple of KV heads",
@@ -80,7 +77,7 @@ enum status backend_shape_check(const struct backend_shape *shape, enum dtype dt
     if (shape->head_size < 2 || shape->head_size % 2)
         return status_fail(STATUS_INVALID, "head size %d: must be even and at least 2", shape->head_size);
     if (backend_kv_bytes(shape) && dtype == DTYPE_F32)
-        return status_fail(STATUS_UNSUPPORTED, "K and V in %s need weights in bf16 or 8 bits, not in f32",
+        return status_fail(STATUS_UNSUPPORTED, "K and V in %s need weights of another dtype than f32",
                            dtype_name(shape->kv_dtype));
     if (shape->max_rows < 1 || shape->max_seqs < 1 || shape->max_context < 1 || shape->n_kv_blocks < 1)
         return status_fail(STATUS_INVALID,
@@ -98,10 +95,11 @@ static enum status sequences_check(const struct ragged_batch *batch, const struc
         int rows = batch->row_start[s + 1] - batch->row_start[s], entries = batch->kv_len[s] + rows;
         int blocks = (entries + KV_BLOCK_TOKENS - 1) / KV_BLOCK_TOKENS;
         if (rows < 1 || batch->kv_len[s] < 0 || entries > shape->max_context || blocks > batch->max_blocks)
-            return status_fail(STATUS_INTERNAL,
-                               "ragged batch: sequence %d has %d rows after %d entries; the limits are at least 1 row, "
-                               "at most %d entries and %d blocks",
-                               s, rows, batch->kv_len[s], shape->max_context, batch->max_blocks);
+            return status_fail(
+                STATUS_INTERNAL,
+                "ragged batch: sequence %d has %d rows and %d cached entries: must be at least 1 row and "
+                "0 entries, together at most %d, in at most %d blocks",
+                s, rows, batch->kv_len[s], shape->max_context, batch->max_blocks);
         for (int i = 0; i < blocks; i++) {
             int32_t block = batch->block_table[(size_t)s * (size_t)batch->max_blocks + (size_t)i];
             if (block < 0 || block >= shape->n_kv_blocks)
@@ -115,16 +113,19 @@ static enum status sequences_check(const struct ragged_batch *batch, const struc
 static enum status importance_check(const struct ragged_batch *batch, const struct backend_shape *shape)
 {
     if (batch->n_importance_rows && (batch->smoothing_window < 1 || batch->smoothing_window % 2 == 0))
-        return status_fail(STATUS_INTERNAL, "ragged batch: smoothing window %d must be odd", batch->smoothing_window);
+        return status_fail(STATUS_INTERNAL, "ragged batch: smoothing window %d must be odd and at least 1",
+                           batch->smoothing_window);
     int s = 0;
     for (int p = 0; p < batch->n_importance_rows; p++) {
-        int row = batch->importance_row[p], keys = batch->importance_keys[p];
+        const int row = batch->importance_row[p], keys = batch->importance_keys[p];
         if (row < (p ? batch->importance_row[p - 1] + 1 : 0) || row >= batch->n_rows)
             return status_fail(STATUS_INTERNAL, "ragged batch: importance row %d is out of order or out of range", row);
         while (row >= batch->row_start[s + 1])
             s++;
-        if (keys < 1 || keys > batch->kv_len[s] + row - batch->row_start[s] + 1)
-            return status_fail(STATUS_INTERNAL, "ragged batch: importance row %d cannot see %d keys", row, keys);
+        const int seen = batch->kv_len[s] + row - batch->row_start[s] + 1;
+        if (keys < 1 || keys > seen)
+            return status_fail(STATUS_INTERNAL, "ragged batch: importance row %d over %d keys: must be 1 to %d", row,
+                               keys, seen);
     }
     if (ragged_importance_size(batch) > (int64_t)shape->max_seqs * shape->max_context)
         return status_fail(STATUS_INTERNAL,

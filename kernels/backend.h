@@ -10,9 +10,9 @@
 // Notation: T rows and S sequences of the batch, H query heads, Hkv KV heads, D head size, N x K for a weight of N
 // outputs and K inputs.
 //
-// Exactness: the result of a row must not depend on other rows, on the row's place in the batch, or on how its prompt
-// was cut into chunks. So sums over K have one order for every T. Attention walks the KV blocks of a sequence in order,
-// block by block, both in prefill and in decode.
+// Exactness: in a backend with exact_rows, the result of a row does not depend on other rows, on the row's place in the
+// batch, or on how its prompt was cut into chunks. So sums over K have one order for every T. Attention walks the KV
+// blocks of a sequence in order, block by block, both in prefill and in decode.
 //
 // Errors: creation can fail (memory, device). Steps return a status too, since a device may be lost. Callers must pass
 // matching shapes, which asserts check.
@@ -422,3 +422,7 @@ enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtyp
 // The choice and its reason are logged. STATUS_INVALID lists the names.
 enum status backend_open(const char *name, const struct backend_shape *shape, enum dtype dtype, int threads,
                          struct backend **backend_p);
+// Opens a backend like backend_open() in *dtype_p, or in `second` if it does not support *dtype_p. "auto" prefers a GPU
+// in `second` to a CPU in *dtype_p. Sets *dtype_p to the dtype in use.
+enum status backend_open_either(const char *name, const struct backend_shape *shape, enum dtype second, int threads,
+                                enum dtype *dtype_p, struct backend **backend_p);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The clients. Each client sends one request of the scenario and verifies every token of the answer. It may leave, or
-// try again after the router was lost. Like the router's front, clients call the core with a checked request.
+// send the request again if the router was lost or refused it for now. Clients call the core with checked requests, as
+// the router's front does.
 //
 // A request is tainted if it was on a node while that node lied. The answer may then be wrong or an error. A tainted
 // request must still end exactly once, and must not affect other requests.
@@ -15,15 +16,17 @@ void clients_free(struct clients *clients);
 void client_arrive(struct world *w, int action); // sends the request of this action
 void client_leave(struct world *w, int64_t id);  // the client cancels its call
 void client_abort(struct world *w, int64_t id);  // aborts the request by its id
-void clients_taint(struct world *w, int node);   // taints the requests and the shadows on the node
+void clients_taint(struct world *w, int node);   // taints the requests and shadow requests on the node
 
 bool clients_all_ended(const struct world *w);
 int clients_in_router(const struct world *w); // requests that the core has and that have not ended
 void clients_check_end(struct world *w);      // at the end of the run: checks that waiting was bounded
 
-// The outcome of the request of an action. Times are measured at the core, without the messages to and from the client.
+// The outcome of the request of an action.
 struct client_result {
-    int64_t arrived_us, first_us, last_us, ended_us; // first_us, last_us: times of the first and last token
+    int64_t arrived_us; // time when the client sends the request, before the message's delay
+    // Times at the core, before the answer's messages: the first token, the last token, the end.
+    int64_t first_us, last_us, ended_us;
     struct request_timing timing;
     struct request_usage usage;
     bool done;

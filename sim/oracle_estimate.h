@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Computes the estimates of router/sched/estimate.h again by plain rules, for pools so small that the router examines
-// every node. The costs of passes, and the waiting work by priority and due time, come from the router.
+// Computes the estimates of router/sched/estimate.h again by plain rules. Pools with so many nodes that the router
+// looks at a sample are skipped. The inputs are the router's own: costs of passes, states of nodes, and sums of the
+// waiting work, which oracle_waiting.h checks.
 #pragma once
 
 #include "router/core/core_state.h"

@@ -7,7 +7,8 @@
 // The probability is a logistic regression on values of the evidence and their products. The chosen keep rate minimises
 // rate + price x probability that the answer is lost. No other choice of rates keeps fewer tokens for the same number
 // of lost answers: the price is the Lagrange multiplier of this number. Every token is kept if the evidence is outside
-// the range of the calibration's documents, or if the documents were too few for the quality. Plain data; any thread.
+// the range of the calibration's documents by over a tenth of the range, or if the documents were too few for the
+// quality. Plain data; any thread.
 #pragma once
 
 #include <jansson.h>

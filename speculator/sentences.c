@@ -17,7 +17,9 @@ static size_t strip_one(const char *bytes, size_t n, const char *const *ends)
     return n;
 }
 
-// Returns the unit (sentence or line) that the token's last character ends. Ignores closing quotes and brackets.
+// Returns the mark of the last character before closing quotes and brackets: SENTENCE_STOPS for a stop, which ends a
+// sentence before a blank, SENTENCE_ENDS for a stop that ends one anywhere, else 0. Returns SENTENCE_ONLY_CLOSES for a
+// token of quotes and brackets only.
 static uint8_t last_mark(const char *bytes, size_t n)
 {
     static const char *const closing[] = {"\"", "'", ")", "]", "*", "\u201d", "\u2019", "\u00bb", NULL};

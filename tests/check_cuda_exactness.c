@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// On the CUDA backend the attention of a row does not depend on the batch. It has the same bits if its sequence is
-// prefilled whole or in chunks of two rows or more, decoded alone or with other sequences, in any KV blocks. Gemms are
-// not tested here: the library may use another algorithm for another number of rows.
+// On the CUDA backend the attention of a row has the same bits in every batch and in any KV blocks, as long as the same
+// kernel computes it: the kernel of prompt rows (two or more rows of a sequence) or that of single rows. Gemms are not
+// tested here: the library may use another algorithm for another number of rows.
 #include <math.h>
 #include <stdio.h>
 
@@ -137,7 +137,7 @@ START_TEST(chunks_with_others_have_the_same_bits)
             left += done[s] < LENGTH;
         if (done[0] == LENGTH) break; // enough mixed passes
     }
-    if (EMULATED) ck_assert_int_eq(emulator_map_encodes() - maps, is_hopper); // of the KV cache, not of each pass
+    if (EMULATED) ck_assert_int_eq(emulator_map_encodes() - maps, is_hopper); // one for the KV cache, none for passes
     for (int s = 0; s < SEQUENCES; s++)
         free(whole[s]);
     device_close();
@@ -165,7 +165,7 @@ START_TEST(single_rows_with_others_have_the_same_bits)
             alone[s] = rows[s];
             float *own = attend(done, alone, &n);
             ck_assert_msg(!memcmp(own, together + at * n, (size_t)(rows[s] * n) * sizeof *own),
-                          "sequence %d, %d rows from %d: other bits beside others", s, rows[s], done[s]);
+                          "sequence %d, %d rows from %d: other bits next to other sequences", s, rows[s], done[s]);
             at += rows[s];
             free(own);
         }
@@ -175,7 +175,7 @@ START_TEST(single_rows_with_others_have_the_same_bits)
 }
 END_TEST
 
-// Decoded rows equal prefilled rows within bf16, but not in bits, because the kernels differ.
+// Single rows equal rows of a prompt within the precision of bf16, but not in bits, because the kernels differ.
 START_TEST(single_rows_agree_with_prefilled_ones)
 {
     device_open(&forms[_i]);

@@ -75,18 +75,19 @@ START_TEST(a_module_of_this_build_is_loaded)
 }
 END_TEST
 
+static const struct backend_shape shape = {.n_layers = 1,
+                                           .n_heads = 1,
+                                           .n_kv_heads = 1,
+                                           .head_size = 16,
+                                           .rope.inv_freq = (float[8]){1},
+                                           .max_rows = 1,
+                                           .max_seqs = 1,
+                                           .max_context = 16,
+                                           .n_kv_blocks = 1};
+
 // Opens `auto` with the log in a file. Returns the file's text.
 static char *log_of_auto(void)
 {
-    const struct backend_shape shape = {.n_layers = 1,
-                                        .n_heads = 1,
-                                        .n_kv_heads = 1,
-                                        .head_size = 16,
-                                        .rope.inv_freq = (float[8]){1},
-                                        .max_rows = 1,
-                                        .max_seqs = 1,
-                                        .max_context = 16,
-                                        .n_kv_blocks = 1};
     struct backend *b;
     FILE *log = tmpfile();
     const int standard_error = dup(STDERR_FILENO);
@@ -139,6 +140,22 @@ START_TEST(auto_warns_where_a_gpu_may_be)
 }
 END_TEST
 
+START_TEST(auto_prefers_a_gpu_in_the_second_dtype_to_a_cpu_in_the_first)
+{
+    struct backend *b;
+    enum dtype dtype = DTYPE_INT8;
+    install("bf16_only.so");
+    ck_assert_int_eq(backend_open_either("auto", &shape, DTYPE_BF16, 1, &dtype, &b), STATUS_OK);
+    ck_assert_str_eq(b->ops->name, "cuda");
+    ck_assert_int_eq(dtype, DTYPE_BF16);
+    dtype = DTYPE_INT8;
+    ck_assert_int_eq(backend_open_either("auto", &shape, DTYPE_INT8, 1, &dtype, &b), STATUS_OK);
+    ck_assert_str_eq(b->ops->name, "cpu");
+    ck_assert_int_eq(dtype, DTYPE_INT8);
+    b->ops->close(b);
+}
+END_TEST
+
 static void find_folder(void)
 {
     ck_assert_int_gt(readlink("/proc/self/exe", folder, sizeof folder - 1), 0);
@@ -154,4 +171,5 @@ SUITE("cuda_module")
     TEST(what_a_module_of_this_build_lacks_is_named);
     TEST(a_module_of_this_build_is_loaded);
     TEST(auto_warns_where_a_gpu_may_be);
+    TEST(auto_prefers_a_gpu_in_the_second_dtype_to_a_cpu_in_the_first);
 }

@@ -148,7 +148,9 @@ START_TEST(options_and_unknown_methods_name_the_methods)
     expect_answer("OPTIONS /hello HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 204",
                   "Allow: GET, HEAD, OPTIONS\r\n");
     expect_answer("OPTIONS * HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 204",
-                  "Allow: GET, HEAD, POST, OPTIONS\r\n");
+                  "Allow: GET, HEAD, POST, DELETE, OPTIONS\r\n");
+    expect_answer("OPTIONS /things/a HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 204",
+                  "Allow: GET, HEAD, DELETE, OPTIONS\r\n");
     expect_answer("DELETE /echo HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 405",
                   "Allow: POST, OPTIONS\r\n");
     expect_answer("GET /nowhere HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n", "HTTP/1.1 404", "\r\n\r\n");

@@ -344,6 +344,37 @@ START_TEST(a_message_says_why_it_stopped)
 }
 END_TEST
 
+START_TEST(an_input_that_was_cut_has_only_whole_values)
+{
+    static const char *const cases[][2] = {
+        {"{\"a\":1,\"b\":23}", "{\"a\":1,\"b\":23}"},
+        {"{\"a\":1,\"b\":2", "{\"a\":1}"},
+        {"{\"a\":1,\"b\":-1.5e", "{\"a\":1}"},
+        {"{\"a\":1,\"b\":23 ", "{\"a\":1,\"b\":23}"},
+        {"{\"a\":[1,2", "{\"a\":[1]}"},
+        {"{\"a\":1,\"b\":true", "{\"a\":1,\"b\":true}"},
+        {"{\"a\":1,\"b\":tru", "{\"a\":1}"},
+        {"{\"a\":\"x\",\"b\":\"y", "{\"a\":\"x\"}"},
+        {"{\"a\":\"x1\"", "{\"a\":\"x1\"}"},
+        {"{\"a\":1", "{}"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct bytes out = {0};
+        const struct bytes text = {0};
+        struct chat_call call = {.id = "1", .name = {.data = "f", .n = 1}};
+        call.arguments = (struct bytes){.data = (char *)cases[i][0], .n = strlen(cases[i][0])};
+        const struct chat_answer chat = {.calls = &call, .n_calls = 1};
+        anthropic_add_message(&out, &answer, &text, &chat,
+                              &(struct anthropic_end){.reason = FINISH_REASON_LENGTH, .usage = &usage});
+        bytes_add(&out, "", 1);
+        json_t *message = parse(out.data);
+        check_equal(json_object_get(json_array_get(json_object_get(message, "content"), 0), "input"), cases[i][1]);
+        json_decref(message);
+        bytes_free(&out);
+    }
+}
+END_TEST
+
 START_TEST(a_streamed_message_has_anthropics_events_in_order)
 {
     static const char *const names[] = {
@@ -433,6 +464,7 @@ SUITE("json apis")
     TEST(images_of_all_apis_are_replaced);
     TEST(a_message_that_needs_more_is_refused);
     TEST(a_message_says_why_it_stopped);
+    TEST(an_input_that_was_cut_has_only_whole_values);
     TEST(a_streamed_message_has_anthropics_events_in_order);
     TEST(an_error_has_anthropics_shape);
     TEST(an_error_of_the_server_has_anthropics_shape);

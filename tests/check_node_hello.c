@@ -29,7 +29,7 @@ static void link_set(const char *link, const char *target)
     free(next);
 }
 
-// Returns the Hello of a node that is started on `current`, which becomes a link to `then` while the node loads.
+// Returns the Hello of a node that is started on `current`. Once the model is open, `current` becomes a link to `then`.
 static Forepack__Cluster__V1__Hello hello_of(const char *current, const char *then)
 {
     const struct node_options options = {.model = (char *)current,

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// CUDA modules for check_cuda_module: with or without a version, and with a call of a function that no program has.
+// CUDA modules for check_cuda_module: with or without a version, with a call of a function that no program has, and
+// with a GPU that computes in bf16 only.
 #include "kernels/module.h"
 #include "kernels/module_version.h"
 
@@ -16,9 +17,20 @@ static int no_program_has_this(void)
 }
 #endif
 
+#ifdef MODULE_BF16
+enum { FINDS_GPU = 1 };
+#else
+enum { FINDS_GPU = 0 };
+#endif
+
+static const struct backend_ops ops = {.name = "cuda"};
+static struct backend backend = {&ops};
+
 enum status backend_open_cuda(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p)
 {
-    return shape->max_rows == no_program_has_this() ? STATUS_OK : STATUS_NOT_FOUND;
+    if (!FINDS_GPU) return shape->max_rows == no_program_has_this() ? STATUS_OK : STATUS_NOT_FOUND;
+    *backend_p = &backend;
+    return dtype == DTYPE_BF16 ? STATUS_OK : STATUS_UNSUPPORTED;
 }
 
 int cuda_list_devices(struct gpu_id *ids, int max)

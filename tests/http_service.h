@@ -68,6 +68,7 @@ static const struct http_route routes[] = {
     {.method = "GET", .path = "/hold", .on_request = hold, .on_close = note_close},
     {.method = "GET", .path = "/stream", .on_request = begin_stream, .on_close = note_close},
     {.method = "GET", .path = "/things/*", .on_request = describe, .on_close = note_close},
+    {.method = "DELETE", .path = "/things/*", .on_request = describe, .on_close = note_close},
     {0},
 };
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The program forepack-bench-onednn (bench/onednn.c) as a contender: a child process that runs the gemms of one layer
-// with oneDNN. It exists only if oneDNN was installed when Forepack was built. Each process is used by one thread.
+// Times the gemms of one layer with oneDNN, as a contender (bench/rounds.h). They run in the program
+// forepack-bench-onednn (bench/onednn.c), a child process. The program exists only if oneDNN was installed when
+// Forepack was built. Only one thread uses a process.
 #pragma once
 
 #include <stdbool.h>
@@ -19,13 +20,14 @@ struct onednn_process { // starts as zero
     int m; // rows of the next run
 };
 
-// Returns true if the program is installed next to this program.
+// Returns true if forepack-bench-onednn is in the folder of this program.
 bool onednn_is_installed(void);
 // Starts the program with `copies` copies of the weights. The runs cycle through the copies, so that each run reads its
-// weights from memory. On failure p->pid stays 0.
+// weights from memory. If no process can be created, p->pid stays 0. If the program cannot be run,
+// onednn_process_run() fails.
 void onednn_process_start(struct onednn_process *p, const char *dtype, int threads, int copies,
                           const struct onednn_gemm *gemms, int n_gemms);
 void onednn_process_stop(struct onednn_process *p);
 
-// Runs the gemms once with p->m rows, where the contender's context is the process `p`.
+// Runs the gemms once, with `m` rows. self->context is a struct onednn_process.
 enum status onednn_process_run(struct contender *self, double *seconds_p);

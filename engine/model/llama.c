@@ -228,11 +228,11 @@ static enum status make_buffers(struct model *m)
 static enum status open_backend(const struct model_options *options, struct model *m)
 {
     struct model_rope *rope = model_rope_create(&m->config, &m->shape.rope);
-    enum status status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
-    if (status == STATUS_UNSUPPORTED && m->config.stored != STORED_PLAIN && strcmp(options->dtype, "auto") == 0) {
-        m->dtype = DTYPE_BF16; // this backend or GPU cannot multiply in the stored type
-        status = backend_open(options->backend, &m->shape, m->dtype, options->threads, &m->backend);
-    }
+    // bf16 is for a backend or GPU that cannot multiply in the stored type.
+    const bool may_convert = m->config.stored != STORED_PLAIN && strcmp(options->dtype, "auto") == 0;
+    const enum dtype second = may_convert ? DTYPE_BF16 : m->dtype;
+    enum status status =
+        backend_open_either(options->backend, &m->shape, second, options->threads, &m->dtype, &m->backend);
     m->shape.rope = (struct rope_shape){0}; // the backend has its own copy
     free(rope);
     size_t total;

@@ -14,6 +14,6 @@ enum route_result {
 };
 
 // Finds the route. FOUND writes it to *route_p. OPTIONS and NO_METHOD write the path's methods, such as "GET, HEAD", to
-// `methods`.
+// `methods`; path "*" has the methods of all routes.
 enum route_result route_find(const struct http_route *routes, const char *method, const char *path,
                              const struct http_route **route_p, char methods[HTTP_METHODS_BYTES]);

@@ -38,8 +38,8 @@ void call_reader_fini(struct call_reader *reader);
 // Reads bytes until the object ends or is broken. Returns the number of bytes used.
 size_t call_reader_push(struct call_reader *reader, const char *text, size_t n);
 
-// Returns true if the object can be a call: it has a name, and its arguments have begun. An object that ended without
-// arguments has the arguments {}.
+// Returns true if the object can be a call: it has a name, and a part of its arguments is in `arguments`. An object
+// that ended without arguments has the arguments {}.
 bool call_reader_is_call(const struct call_reader *reader);
 // Returns true if name and arguments are complete. The object may go on.
 bool call_reader_is_complete(const struct call_reader *reader);

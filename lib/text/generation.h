@@ -19,7 +19,7 @@ struct token_range {
 };
 
 // A finished turn of a conversation. Tokens [0, end) of the prompt are answered by tokens [end, answer_end), which
-// include the frame after the answer.
+// include the template's text after the answer.
 struct prompt_turn {
     int end, answer_end;
     struct token_range *pinned; // [n_pinned] ranges of tokens [0, end); owned
@@ -74,7 +74,7 @@ enum prefill_mode {
     PREFILL_AUTO,     // if this is predicted to cut TTFT
     PREFILL_ON,       // if a speculator can score the prompt
     PREFILL_OFF,      // never
-    PREFILL_REQUIRED, // always; a prompt that no speculator scores is refused
+    PREFILL_REQUIRED, // as PREFILL_ON, but a prompt that no speculator can score is refused
 };
 
 // Decides if the look-ahead tokens of the speculator are draft tokens of the answer, which the worker group verifies.

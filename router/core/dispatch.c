@@ -96,7 +96,8 @@ static void dispatch_to(struct core *c, struct core_node *node, int64_t now_us)
     plan_apply(c, set, node, &plan, now_us);
 }
 
-// Gives a waiting request the place of running ones, if preemption.h allows that. Returns false if it does not.
+// Gives a waiting request the place of running ones, if preemption.h allows that. Returns true if requests have left or
+// a bin was planned.
 static bool dispatch_instead(struct core *c, int64_t now_us)
 {
     struct waiting_set *set = &c->waiting[NODE_WORKER];
@@ -123,7 +124,8 @@ static void update_reservation(struct core *c)
     if (c->view.reservation.node) node_index_note_change(&core_node_of(c->view.reservation.node)->sched);
 }
 
-// Returns the work done so far: requests dispatched and examined, nodes asked, and searches for single requests.
+// Returns the work done so far: requests dispatched, requests and queues examined, nodes asked, and searches for the
+// node of one request.
 static uint64_t work_done(const struct core *c, enum node_role role)
 {
     const struct bin_totals *totals = &c->ledger.bins[role];
@@ -135,7 +137,8 @@ static uint64_t pool_changes(const struct core *c, enum node_role role)
     return c->nodes[role].changes + c->waiting[role].joined;
 }
 
-// Asks the nodes of the pool until none takes a bin. Leaves the round open when the work of the tick is done.
+// Asks the nodes of the pool until no node takes a bin. If the limit of work of the tick is reached earlier, the round
+// stays open, and the next tick continues it.
 static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
 {
     struct waiting_set *set = &c->waiting[role];
@@ -148,8 +151,8 @@ static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
         waiting_set_open_batch(set);
         if (role == NODE_WORKER) update_reservation(c);
         struct sched_node *node = node_index_next(&c->nodes[role], &c->view);
-        // Asks a node for each request that became packable or overdue. If the node takes other requests instead, asks
-        // another node.
+        // Asks a node for each request that may be packed since lately or became overdue (waiting_set.unasked). If the
+        // node takes other requests instead, asks another node.
         while (!node && set->unasked && work_done(c, role) < end) {
             node = node_index_next_for(&c->nodes[role], &c->view, set->unasked);
             if (!node) waiting_set_asked(set, set->unasked);
@@ -164,8 +167,8 @@ static void dispatch_round(struct core *c, enum node_role role, int64_t now_us)
 
 void core_dispatch(struct core *c, int64_t now_us)
 {
-    // While a round goes on, the other pool begins a round only after a change. Two rounds that each take several ticks
-    // would otherwise start each other for ever.
+    // While the round of one pool is open, the other pool begins a round only if its nodes or requests have changed.
+    // Otherwise two pools whose rounds take several ticks would start each other's rounds for ever.
     bool goes_on = core_dispatch_is_pending(c);
     for (enum node_role role = NODE_SPECULATOR; role <= NODE_WORKER; role++)
         if (!goes_on || c->in_round[role] || c->settled[role] != pool_changes(c, role)) dispatch_round(c, role, now_us);

@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-// The front of the router: its gRPC services, and its HTTP API (http_service.h). The front checks and tokenises the
-// messages of clients and nodes, posts them to the core's thread as events, and sends the core's answers. front
-// includes core; core never includes front.
+// The front of the router: its gRPC services, its HTTP API (http/http_service.h) and its live page (live/live_pages.h).
+// The front checks the messages of clients and nodes, tokenises prompts, posts events to the core's thread, and sends
+// the core's answers. front includes core; core never includes front. Its other files:
 //
 //   intake.c          checks fields, tokenises prompts
-//   intake_pool.c     the threads that read and tokenise long prompts, and the queue of these prompts
+//   intake_pool.c     the threads that read and tokenise long messages, and their queue
 //   grpc_access.c     identifies callers by their API keys
 //   request_trace.c   records traces of requests
 //   parsed_message.c  table of the clients' messages that are not submitted to the core yet
 //   grpc_intake.c     passes messages of clients to their readers, directly or through the pool
 //   chat_answer.c     splits chat answers into sections: reasoning, content, tool calls
-//   system_turns.c    finds out whether the chat template renders system turns anywhere
+//   system_turns.c    finds out whether the chat template renders system turns between other turns
 //   content_tokens.c  finds the tokens of a chat answer that are content
 //   client_rules.c    finds the operator's rules for the requests of a client
 //   compression.c     compresses the texts of a request by the importance of their tokens
@@ -36,8 +36,8 @@
 //   metrics_reporter.c  the thread that formats metrics
 //
 // Threads: handlers run on the server's I/O threads and leave long messages to the intake pool. Nodes have a separate
-// server with its own I/O thread. Prompts and answers reach the core's thread as tokens, never as text. struct front is
-// constant while the servers run, except for fields whose comment says otherwise.
+// server with its own I/O thread. Prompts and answers reach the core as tokens, never as text. struct front is constant
+// while the servers run, except for atomic fields and fields whose comment says so.
 #pragma once
 
 #include <stdatomic.h>
@@ -80,7 +80,7 @@ struct front {
     struct chat_template *chat;           // NULL: there is no usable template
     char *chat_problem;                   // error message that says why `chat` is NULL
     struct chat_syntax chat_syntax;       // markers of sections that were found in `chat`
-    bool system_turns;                    // `chat` renders turns of the role system anywhere (system_turns.h)
+    bool system_turns;                    // `chat` renders turns of the role system between others (system_turns.h)
     const char *image_text;               // text that replaces images in conversations; NULL: images are refused
     char *tokenizer_info;                 // the answer of GET /tokenizer_info
     struct grammar_library *grammars;     // NULL: structured output is refused
@@ -94,7 +94,7 @@ struct front {
     int tail_tokens;
     int pinned_turn_tokens;    // argument `turn_tokens` of chat_render()
     struct prefill prefill;    // prefill options of requests without options
-    struct client_rules rules; // rules for requests whose API key has none
+    struct client_rules rules; // each applies to requests whose API key has no such rule
     int64_t started_us;
     struct loop *loop;
     struct intake_pool *pool;
@@ -102,7 +102,7 @@ struct front {
     struct cluster_token *cluster_token;          // NULL: nodes need no token
     atomic_bool leaving;                          // the router will shut down: not ready, but serves new requests
     atomic_bool draining;                         // new prompts are refused
-    // the clients' server; atomic; NULL until it is open, while the core's thread may already run
+    // The clients' server; atomic. NULL until it is open. The core's thread may start earlier.
     struct rpc_server *server;
     struct http_service *http;             // atomic; NULL until it is open, or without an HTTP API
     char *settings;                        // text of options_format(), or NULL; core's thread only
@@ -141,5 +141,5 @@ enum status front_authorise_node(struct rpc_call *call);
 // Sets the functions of core_ops. Their `user` is the front.
 void front_core_ops_init(struct front *front, struct core_ops *ops);
 
-// Sets the state of the health service from `front->ready`. Core's thread.
+// Sets front->serving and the state of the health service, from front->ready and front->draining. Core's thread.
 void front_publish_ready(struct front *front);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parser of HTTP requests: heads and chunked bodies. The first byte is the size of the pieces in which the
-// remaining bytes arrive. The result must be the same as for one piece.
+// The parser of HTTP requests: heads and chunked bodies. The first byte gives the size of the pieces in which the
+// remaining bytes arrive. The parsers must reach the same result as with one piece, and read the same from valid input.
 #include "lib/http/parse.h"
 
 #include <string.h>

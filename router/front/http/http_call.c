@@ -16,7 +16,8 @@
 
 const char http_exposed_headers[] =
     "x-request-id, request-id, retry-after, retry-after-ms, x-should-retry, x-forepack-prompt-tokens, "
-    "x-forepack-kept-tokens, x-forepack-prefill, x-forepack-keep-rate, x-forepack-prefill-reason";
+    "x-forepack-kept-tokens, x-forepack-prefill, x-forepack-keep-rate, x-forepack-prefill-reason, "
+    "x-forepack-prefill-limit, x-forepack-max-tokens, x-forepack-tools-left-out";
 
 // --- errors
 

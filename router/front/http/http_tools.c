@@ -34,7 +34,8 @@ static enum status tool_check(size_t i, const json_t *tool)
         return status_fail(STATUS_INVALID, "tools[%zu].function.name: must be 1 to %d letters, digits, '_' and '-'", i,
                            TOOL_NAME_BYTES_MAX);
     if (parameters && !json_is_null(parameters) && !json_is_object(parameters))
-        return status_fail(STATUS_INVALID, "tools[%zu].function.parameters: must be a JSON schema, an object", i);
+        return status_fail(STATUS_INVALID, "tools[%zu].function.parameters: must be an object, which is a JSON schema",
+                           i);
     const json_t *strict = json_object_get(json_object_get(tool, "function"), "strict");
     if (strict && !json_is_null(strict) && !json_is_boolean(strict))
         return status_fail(STATUS_INVALID, "tools[%zu].function.strict: must be true or false", i);

@@ -57,7 +57,7 @@ static void text_block_add(struct bytes *out, const char *type, const char *text
     json_add_string(out, type);
     JSON_ADD(out, ":");
     json_add_text(out, text, n);
-    json_add(out, *type == 't' && type[1] == 'h' ? ",\"signature\":\"\"}" : "}");
+    json_add(out, strcmp(type, "thinking") == 0 ? ",\"signature\":\"\"}" : "}");
 }
 
 // Closes the open lists and objects of the first `n` bytes of a text. Returns the text if it is JSON, or NULL.
@@ -75,8 +75,17 @@ static char *closed_value(const struct bytes *text, size_t n, const struct bytes
     return is_json ? closed.data : NULL;
 }
 
-// Returns the text as JSON: leaves out a value that was cut, and closes the open lists and objects. Anthropic's clients
-// read the same from the stream. Returns NULL if no such text exists.
+// Returns true if the text ends with a number, or with a part of one.
+static bool ends_in_number(const struct bytes *text)
+{
+    size_t from = text->n;
+    while (from && text->data[from - 1] && strchr("+-.0123456789Ee", text->data[from - 1]))
+        from--;
+    return from < text->n && strchr("-0123456789", text->data[from]); // the last letter of `true` is no number
+}
+
+// Returns the text as JSON: leaves out a value that was cut, and closes the open lists and objects. A number at the end
+// of an open list or object counts as cut, because further digits may be missing. Returns NULL if no such text exists.
 static char *complete_members(const struct bytes *text)
 {
     struct bytes open = {0}; // closing brackets of the open lists and objects
@@ -97,7 +106,8 @@ static char *complete_members(const struct bytes *text)
         if (strchr("{}[]", c)) complete = i + 1;
         if (strchr("{[,:", c)) in_value = c == ':' || (open.n && open.data[open.n - 1] == ']');
     }
-    char *value = text->n ? closed_value(text, text->n, &open) : NULL;
+    const bool whole = text->n && !(open.n && ends_in_number(text));
+    char *value = whole ? closed_value(text, text->n, &open) : NULL;
     if (!value && complete) value = closed_value(text, complete, &open);
     bytes_free(&open);
     return value;

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads and checks the input tensors of a ModelInferRequest: that the shape matches the contents, raw or typed, and the
-// lengths of BYTES elements. Functions return INVALID on failure, UNSUPPORTED for shared memory; status_message() names
-// the tensor. Any thread.
+// Reads the input tensors of a ModelInferRequest. Checks that the shape matches the contents, raw or typed, and checks
+// the lengths of BYTES elements. Any thread.
 #pragma once
 
 #include <stdbool.h>
@@ -15,7 +14,7 @@ enum kserve_kind { KSERVE_BOOL, KSERVE_SIGNED, KSERVE_UNSIGNED, KSERVE_REAL, KSE
 
 // An input tensor. Borrows from the message.
 struct kserve_tensor {
-    const char *name, *datatype; // UTF-8, short
+    const char *name, *datatype; // `name` is UTF-8 of at most 256 bytes
     enum kserve_kind kind;
     size_t element_bytes; // size of an element in `raw`; 0: KSERVE_BYTES
     const int64_t *shape; // [rank]
@@ -26,11 +25,13 @@ struct kserve_tensor {
     const Inference__InferTensorContents *contents; // NULL: the elements are in `raw`
 };
 
-// Reads the inputs in order. *n_p is their number. Refuses two inputs with the same name.
+// Reads the inputs in order and sets *n_p to their number. Refuses two inputs with the same name. Returns INVALID, or
+// UNSUPPORTED for shared memory.
 enum status kserve_tensors_read(const Inference__ModelInferRequest *m, struct kserve_tensor tensors[KSERVE_TENSORS_MAX],
                                 size_t *n_p);
 
-// Return element `i` of a tensor of this kind. Integers beyond int64_t become INT64_MAX.
+// Return element `i` of a tensor of the kind KSERVE_BOOL; KSERVE_SIGNED or KSERVE_UNSIGNED; KSERVE_REAL. Integers above
+// INT64_MAX become INT64_MAX.
 bool kserve_tensor_bool(const struct kserve_tensor *t, size_t i);
 int64_t kserve_tensor_integer(const struct kserve_tensor *t, size_t i);
 double kserve_tensor_real(const struct kserve_tensor *t, size_t i);

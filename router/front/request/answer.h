@@ -2,13 +2,15 @@
 // Running requests of a client and the text of their answers, for any protocol. A client is one gRPC call or one HTTP
 // exchange. The code of each protocol embeds `struct client`, and sends the results in the functions of client_ops.
 //
-//   message arrives -> identity_admit() -> client_message_begin() -> read and checked -> answers_submit(), or
-//                      client_not_submitted(); client_dropped() if the intake pool drops it
+//   message arrives -> identity_admit() -> client_message_begin() -> the message is read and checked -> it ends with
+//                      answers_submit(), client_not_submitted() if it is refused, or client_dropped() if the intake
+//                      pool drops it
 //   abort           -> client_abort(): drops the message if it is not read yet, else cancels the running request
 //   client is gone  -> client_close(): drops its waiting messages and cancels its running requests
 //
 // Threads: a message is read on an I/O thread or by the intake pool. From answers_submit() on, the answer and the list
-// of the client's answers belong to the core's thread, which also calls every function of client_ops.
+// of the client's answers belong to the core's thread, which also calls the functions of client_ops. Exception: answers
+// that are not submitted are freed on the thread that read them, which also calls client_ops.release.
 #pragma once
 
 #include "lib/text/text_stream.h"
@@ -23,7 +25,7 @@ struct answer_chunk {
     const char *text; // [text_bytes] whole characters; not NUL-terminated
     size_t text_bytes;
     const int32_t *tokens;                // [n]
-    const struct token_logprob *logprobs; // [n] NULL: not asked for
+    const struct token_logprob *logprobs; // [n] NULL: they were not asked for
     const size_t *ends;                   // [n] number of bytes of `text` that are final after token i
     int n;
     // [n_prompt_logprobs] log-probabilities of the next prompt tokens. The first chunk begins with the second token.
@@ -31,15 +33,16 @@ struct answer_chunk {
     int n_prompt_logprobs;
 };
 
-struct client_ops {                           // core's thread
+// The core's thread calls these functions, except `release`.
+struct client_ops {
     void (*submitted)(struct client *client); // called for each message, before its requests start; may be NULL
     void (*chunk)(struct answer *a, const struct answer_chunk *chunk);
-    // The last call for an answer. answer_rest() returns the text that was held back.
+    // The last call for a submitted answer, except `release`. answer_rest() returns the text that was held back.
     void (*done)(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
                  const char *message);
     // Called when no answer runs and no message waits or is being read; may be NULL.
     void (*idle)(struct client *client);
-    void (*release)(struct answer *a);   // frees `data` of an answer that ends; any thread; may be NULL
+    void (*release)(struct answer *a);   // frees `data` of an answer; any thread; NULL if no answer has data
     void (*free)(struct client *client); // called when the client is closed and idle; no pointer to it is left
 };
 
@@ -61,7 +64,7 @@ struct answer {
     // owned until it is submitted; then the core owns it, and it is valid until client_ops.done returns
     struct request *request;
     struct trace_record *trace; // owned; NULL: the request is not traced
-    struct text_stream *text;   // turns tokens into text; owned; NULL: an aborted or score-only request
+    struct text_stream *text;   // turns tokens into text; owned; NULL: score-only, or aborted unread
     int index;                  // index of the answer in its HTTP exchange
     void *data;                 // data of the protocol, which client_ops.release frees; NULL: none
     bool return_kept;           // the completion shows the kept tokens; gRPC only
@@ -72,15 +75,16 @@ struct answer {
     struct answer *prev, *next;
 };
 
-// --- the thread that reads a message. It calls identity_admit() first. If the limits of the client's key do not allow
-// the request, the thread refuses the request and calls only client_refused().
+// --- the thread that reads a message. identity_admit() comes first; HTTP calls it (http_admit()) before the exchange
+// has a client. If the limits of the client's key do not allow the request, the thread refuses the request and calls
+// only client_refused().
 
 // Returns DENIED if the client's key does not allow the tenant or the priority that a message names.
 enum status client_check(const struct client *client, const char *tenant, int32_t priority);
 // Reserves the requests of one message, linked by `next`, from the limits of the client's key. Call it last, just
-// before answers_submit(). Returns KEY_LIMIT or DENIED if the key may not run so many requests at the same time, or has
-// too few tokens left for prompts and max_tokens. *retry_us_p is the time after which enough tokens are available; 0:
-// not known.
+// before answers_submit(). Returns KEY_LIMIT if the key may not start so many requests now, or has too few tokens left
+// for prompts and max_tokens. Returns DENIED if the message is larger than a whole limit, so that a retry cannot
+// succeed. *retry_us_p is the time until the message fits the limits; 0: not known.
 enum status answers_reserve(struct answer *first, int64_t *retry_us_p);
 // Registers a message that has arrived. `id` is the request id, or empty if the message has no id or the id is not
 // known yet. No abort finds a message whose id is empty or not UTF-8.
@@ -108,8 +112,8 @@ bool client_abort(const struct front *front, struct core *c, const char *id, uin
 // If the client has no message and no answer left, calls client_ops.idle, and client_ops.free if the client is closed.
 void client_check_idle(struct client *client);
 // Adds `more` bytes to *bytes_p, the bytes of an answer that is not streamed. Returns false if all such answers
-// together exceed their limit and this answer exceeds its share. The caller must then free the answer; status_message()
-// has the error message (EXHAUSTED).
+// together exceed their limit and equal_share_allows() refuses this answer. The caller must then free the answer;
+// status_message() has the error message (EXHAUSTED).
 bool whole_answer_grow(struct whole_answers *whole, size_t *bytes_p, size_t more);
 // Subtracts all bytes of the answer from the sum and sets *bytes_p to 0.
 void whole_answer_free(struct whole_answers *whole, size_t *bytes_p);

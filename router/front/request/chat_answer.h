@@ -24,10 +24,9 @@ enum { CHAT_CALL_ID_ROOM = 10 }; // nine letters and digits, as Mistral's templa
 
 struct chat_call {
     char id[CHAT_CALL_ID_ROOM];
-    // Whole answers only: name and arguments, and the position of the call in the content, which is how many bytes the
-    // answer's content and its list of log-probabilities had when the call began.
+    // Whole answers only:
     struct bytes name, arguments;
-    size_t text_at, logprobs_at;
+    size_t text_at, logprobs_at; // bytes of the answer's content and list of log-probabilities when the call began
 };
 
 struct chat_answer {
@@ -48,10 +47,11 @@ struct chat_answer *chat_answer_create(const struct chat_syntax *syntax, const s
                                        const int32_t *prompt, int n, const json_t *tools, bool single);
 void chat_answer_free(struct chat_answer *answer); // NULL is allowed
 
-// Returns an object whose keys are the names of the tools: OpenAI's list of functions, checked. NULL: there are none.
+// Returns an object whose keys are the names of `tools`, a checked list of OpenAI's form; owned by the caller. Returns
+// NULL if `tools` is NULL.
 json_t *chat_tool_names(const json_t *tools);
 
-// Begins a call with an id that is unique in the router. Returns NULL if the call is dropped.
+// Begins a call with a random id. Returns NULL if the call is dropped.
 struct chat_call *chat_answer_add_call(struct chat_answer *answer);
 // Returns the call that the next arguments belong to, or NULL if this call was dropped.
 struct chat_call *chat_answer_last_call(struct chat_answer *answer);

@@ -6,9 +6,9 @@
 //   compression_tokenise()  joins the texts by blank lines and makes the tokens that a speculator scores
 //   compression_apply()     chooses the units that are kept, and replaces each text by what remains of it
 //
-// These texts are kept whole: system messages, the last message of the user, and the calls of tools. A prompt keeps its
-// last paragraph. Every text keeps at least its best unit, because many engines refuse empty messages. Images and other
-// parts that are not text are not read.
+// These texts are kept whole: system messages (unless cut_system), the last message of the user, and the calls of
+// tools. A prompt keeps its end: the last unit, and more of the last paragraph. Every text keeps at least its best
+// unit, because many engines refuse empty messages. Images and other parts that are not text are not read.
 //
 // Threads: any thread, one at a time.
 #pragma once
