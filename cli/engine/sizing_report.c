@@ -49,7 +49,7 @@ static void print_choice(const struct sizing *s)
     printf("options of a worker: --max-num-seqs %lld --max-num-batched-tokens %lld --itl-target-ms %lld\n",
            (long long)c->max_seqs, (long long)c->token_budget, (long long)c->itl_target_ms);
     if (c->failure[0]) printf("with %d group%s: %s\n", c->groups - 1, c->groups == 2 ? "" : "s", c->failure);
-    printf("a group holds at most %.3g requests/s with %.0f sequences; first limit: %s\n", c->capacity.rate,
+    printf("a group holds at most %.3g requests/s (%.0f running); first limit: %s\n", c->capacity.rate,
            c->capacity.sequences, limit_text(c));
     printf("\nrequests/s that a group can hold at most\n");
     for (int i = 0; i < s->n_effects; i++)
