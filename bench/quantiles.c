@@ -50,6 +50,6 @@ struct quantiles samples_quantiles(struct samples *s)
     double sum = 0;
     for (int i = 0; i < s->n; i++)
         sum += s->value[i];
-    return (struct quantiles){s->n ? sum / s->n : NAN, samples_at(s, 50), samples_at(s, 90), samples_at(s, 99),
-                              samples_at(s, 100)};
+    return (struct quantiles){s->n ? sum / s->n : NAN, samples_at(s, 50), samples_at(s, 90),
+                              samples_at(s, 95),       samples_at(s, 99), samples_at(s, 100)};
 }

@@ -12,7 +12,7 @@ void samples_free(struct samples *s);
 
 // Percentiles are interpolated linearly between the two nearest values. An empty list gives NAN.
 struct quantiles {
-    double mean, p50, p90, p99, max;
+    double mean, p50, p90, p95, p99, max;
 };
 
 // Sorts the list.

@@ -23,7 +23,7 @@ void bench_row_add_quantiles(json_t *row, const char *name, struct samples *samp
     const struct {
         const char *name;
         double value;
-    } all[] = {{"mean", q.mean}, {"p50", q.p50}, {"p90", q.p90}, {"p99", q.p99}, {"max", q.max}};
+    } all[] = {{"mean", q.mean}, {"p50", q.p50}, {"p90", q.p90}, {"p95", q.p95}, {"p99", q.p99}, {"max", q.max}};
     for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
         char *key = mem_format("%s_ms_%s", name, all[i].name);
         json_object_set_new(row, key, bench_number(all[i].value));

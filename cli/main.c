@@ -42,7 +42,7 @@ static const struct program_command commands[] = {
     {"detokenize", command_detokenize, "print the text of token ids"},
     {"render", command_render, "print the prompt that a chat template makes of a conversation"},
     {"completion", command_completion, "print the completion of commands and options for a shell"},
-    {"plan", command_plan, "print memory and cost of a model on given GPUs"},
+    {"plan", command_plan, "print the memory of a model on GPUs, or the smallest cluster for a load"},
     {"calibrate", command_calibrate, "measure which keep rates of a speculator reach a quality"},
     {"bench", command_bench, "measure the engine, kernels, packing, the router, or a cluster under load"},
 };

@@ -30,7 +30,9 @@ struct model {
 struct engine {
     struct model model;
     double fixed_us, row_us, pair_us, noise, slowness;
-    const struct measured_passes *measured; // NULL: the cost parameters give the times of passes
+    // The cost parameters give the times of passes if both are NULL.
+    const struct measured_passes *measured;
+    const struct pass_shape *computed;
     struct answer_rule rule;
     bool is_worker;
     struct random_source random; // draws the noise of passes
@@ -74,6 +76,7 @@ struct engine *sim_engine_create(const struct scenario *scenario, const struct s
     e->rule = answer_rule_of(options, !e->is_worker);
     if (scenario->load && measured_passes_known(&scenario->load->passes[node->role]))
         e->measured = &scenario->load->passes[node->role];
+    if (scenario->load && scenario->load->computed[node->role]) e->computed = &scenario->load->model[node->role];
     e->random = random_stream((uint64_t)options->noise_seed, life);
     e->entries = mem_alloc_array((size_t)node->kv_blocks * KV_BLOCK_TOKENS, sizeof *e->entries);
     size_t logit_rows = (size_t)e->model.max_logit_rows;
@@ -102,9 +105,9 @@ void sim_engine_fail_next(struct engine *e)
     e->fail_next = true;
 }
 
-bool sim_engine_is_measured(const struct engine *e)
+bool sim_engine_is_linear(const struct engine *e)
 {
-    return e->measured;
+    return !e->measured && !e->computed;
 }
 
 int64_t sim_engine_sampling_us(const struct engine *e)
@@ -234,7 +237,9 @@ static double measured_us(struct engine *e, const struct ragged_batch *batch, do
 static void spend_time(struct engine *e, const struct ragged_batch *batch)
 {
     double pairs = (double)ragged_attention_pairs(batch);
-    double us = e->measured ? measured_us(e, batch, pairs) : sim_engine_pass_us(e, batch->n_rows, pairs);
+    double us = e->measured   ? measured_us(e, batch, pairs)
+                : e->computed ? e->slowness * pass_cost_batch_us(e->computed, batch)
+                              : sim_engine_pass_us(e, batch->n_rows, pairs);
     us *= (1 + e->noise * (2 * random_unit(&e->random) - 1));
     sim_clock_set(clock_now_us() + (us < 1 ? 1 : (int64_t)us));
 }
@@ -249,7 +254,7 @@ enum status engine_forward(struct engine *e, const struct ragged_batch *batch, s
     if (e->fail_next) return status_fail(STATUS_INTERNAL, "the simulated device failed");
     for (int seq = 0; seq < batch->n_seqs; seq++)
         write_rows(e, batch, seq);
-    for (int seq = 0; seq < batch->n_seqs && !e->fault; seq++)
+    for (int seq = 0; seq < batch->n_seqs && !e->fault && !e->computed; seq++) // plans would spend most time here
         check_entries(e, batch, seq);
     if (e->fault) return status_fail(STATUS_INTERNAL, "%s", e->fault);
     if (batch->n_logit_rows) answer_tokens(e, batch, result);

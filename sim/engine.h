@@ -19,7 +19,7 @@ void sim_engine_fail_next(struct engine *e);                   // the next pass 
 
 // Returns the time of a pass by the scenario's costs, without noise.
 double sim_engine_pass_us(const struct engine *e, double rows, double pairs);
-bool sim_engine_is_measured(const struct engine *e); // true: passes take the times that a router measured
+bool sim_engine_is_linear(const struct engine *e); // false: passes take measured or computed times instead
 
 int64_t sim_engine_sampling_us(const struct engine *e); // time in which the host sampled the last pass's rows
 // Returns NULL, or the error in the last batch, such as a block used twice.

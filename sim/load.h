@@ -3,7 +3,8 @@
 // real model, on which pacing depends. The world's state is not recounted during such a run.
 #pragma once
 
-#include "bench/trace.h"
+#include "engine/model/pass_cost.h"
+#include "lib/base/trace.h"
 #include "lib/text/config.h"
 #include "sim/measured_passes.h"
 #include "sim/scenario.h"
@@ -16,6 +17,8 @@ struct scenario_load {
     uint64_t seed;
     struct model_config shape[2];     // by the role of a node
     struct measured_passes passes[2]; // by role of a node; the scenario's costs apply if unknown
+    bool computed[2];                 // by role of a node: `model` gives the times of passes
+    struct pass_shape model[2];
 };
 
 // Returns the prompt, [action->request.tokens]; the caller frees it.

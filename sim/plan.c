@@ -8,46 +8,62 @@
 
 #include "bench/arrivals.h"
 #include "lib/base/mem.h"
+#include "lib/base/number_list.h"
 #include "lib/text/generation.h"
 
 enum { REQUESTS_DEFAULT = 100, REQUESTS_MAX = 10000000, WARM_UP_TOKENS = 8, ATTACH_US = 1000000 };
 
 // --- the load
 
-static enum status load_check(const struct plan_options *o)
+static enum status load_check(const struct plan_options *o, double qps)
 {
     if (o->trace && o->prompt_tokens) return status_fail(STATUS_INVALID, "give one of --trace and --prompt-tokens");
-    if (!o->trace && !(o->qps > 0))
+    if (!o->trace && !(qps > 0))
         return status_fail(STATUS_INVALID, "--prompt-tokens: give --qps too (only --trace has recorded arrival times)");
-    if (!o->trace && !o->requests && o->qps * o->duration > REQUESTS_MAX)
+    if (!o->trace && !o->requests && qps * o->duration > REQUESTS_MAX)
         return status_fail(STATUS_INVALID, "--duration: at --qps %g these are %.4g requests, at most %d are simulated",
-                           o->qps, o->qps * o->duration, REQUESTS_MAX);
+                           qps, qps * o->duration, REQUESTS_MAX);
+    if (o->trace && o->shared_tokens)
+        return status_fail(STATUS_INVALID, "--shared-prefix-tokens: a trace names its shared prefixes itself");
+    if (o->shared_tokens % TRACE_BLOCK_TOKENS)
+        return status_fail(STATUS_INVALID, "--shared-prefix-tokens %lld: must be a multiple of %d",
+                           (long long)o->shared_tokens, TRACE_BLOCK_TOKENS);
     if (!o->shape) return status_fail(STATUS_INVALID, "--shape: give the config.json of the workers' model");
     if (o->speculators && !o->spec_shape)
         return status_fail(STATUS_INVALID, "--spec-shape: give the config.json of the speculators' model");
     return STATUS_OK;
 }
 
-// Makes up a trace of rows without shared prefixes.
-static void trace_make_up(const struct plan_options *o, struct trace *trace)
+// Makes up a trace of rows that cycle through the lengths and share the first blocks of their prompts.
+static enum status trace_make_up(const struct plan *plan, struct trace *trace)
 {
-    int n = o->requests ? (int)o->requests : o->duration > 0 ? (int)ceil(o->qps * o->duration) : REQUESTS_DEFAULT;
+    const struct plan_options *o = plan->o;
+    struct count_list lengths;
+    TRY(count_list_parse("prompt-tokens", o->prompt_tokens, 1, 10000000, &lengths));
+    int n = o->requests ? (int)o->requests : o->duration > 0 ? (int)ceil(plan->qps * o->duration) : REQUESTS_DEFAULT;
+    for (int64_t block = 0; block < o->shared_tokens / TRACE_BLOCK_TOKENS; block++) {
+        MEM_GROW(trace->blocks, trace->n_blocks, trace->blocks_capacity);
+        trace->blocks[trace->n_blocks++] = block;
+    }
     for (int i = 0; i < n; i++) {
         MEM_GROW(trace->rows, trace->n_rows, trace->rows_capacity);
-        trace->rows[trace->n_rows++] = (struct trace_row){.prompt_tokens = (int)o->prompt_tokens, .output_tokens = 1};
+        trace->rows[trace->n_rows++] = (struct trace_row){
+            .prompt_tokens = lengths.count[i % lengths.n], .output_tokens = 1, .n_blocks = trace->n_blocks};
     }
+    return STATUS_OK;
 }
 
 // Sets the arrival times of the rows by the rate. Without a rate, scales the times of the trace.
-static void trace_set_times(const struct plan_options *o, struct trace *trace)
+static void trace_set_times(const struct plan *plan, struct trace *trace)
 {
+    const struct plan_options *o = plan->o;
     int64_t *at_us = mem_alloc_array((size_t)trace->n_rows, sizeof *at_us);
     bool constant = strcmp(o->arrivals, "constant") == 0;
-    if (o->qps > 0)
-        arrivals_make(constant ? ARRIVALS_CONSTANT : ARRIVALS_POISSON, o->qps, (uint64_t)o->load_seed, trace->n_rows,
+    if (plan->qps > 0)
+        arrivals_make(constant ? ARRIVALS_CONSTANT : ARRIVALS_POISSON, plan->qps, (uint64_t)o->load_seed, trace->n_rows,
                       at_us);
     for (int i = 0; i < trace->n_rows; i++)
-        trace->rows[i].arrival_ms = o->qps > 0 ? (double)at_us[i] / 1e3 : trace->rows[i].arrival_ms * o->time_scale;
+        trace->rows[i].arrival_ms = plan->qps > 0 ? (double)at_us[i] / 1e3 : trace->rows[i].arrival_ms * o->time_scale;
     free(at_us);
 }
 
@@ -57,11 +73,11 @@ static enum status load_make(struct plan *plan)
     struct trace *trace = &plan->load.trace;
     plan->load.length_scale = o->trace ? o->length_scale : 1;
     plan->load.seed = (uint64_t)o->load_seed;
-    enum status status = load_check(o);
+    enum status status = load_check(o, plan->qps);
     if (status == STATUS_OK && o->trace) status = trace_read(o->trace, trace);
     if (status != STATUS_OK) return status;
-    if (!o->trace) trace_make_up(o, trace);
-    trace_set_times(o, trace);
+    if (!o->trace) TRY(trace_make_up(plan, trace));
+    trace_set_times(plan, trace);
     plan->n_requests = trace->n_rows;
     if (o->requests && o->requests < plan->n_requests) plan->n_requests = (int)o->requests;
     while (o->duration > 0 && plan->n_requests > 1 && trace->rows[plan->n_requests - 1].arrival_ms > o->duration * 1e3)
@@ -170,24 +186,36 @@ static enum status plan_run(struct plan *plan, json_t **report_p)
     return status;
 }
 
-int plan_main(const struct plan_options *options, bool json)
+// Plans for one rate; 0: for the arrival times of the trace. *report_p is the report. The text goes to standard output.
+static enum status plan_rate(const struct plan_options *options, double qps, bool json, json_t **report_p)
 {
-    struct plan plan = {.o = options};
-    json_t *report = NULL;
+    struct plan plan = {.o = options, .qps = qps};
     enum status status = load_make(&plan);
     if (status == STATUS_OK) status = plan_nodes_make(&plan);
-    if (status == STATUS_OK) status = plan_run(&plan, &report);
+    if (status == STATUS_OK) status = plan_run(&plan, report_p);
+    if (status == STATUS_OK && !json) plan_print(&plan, *report_p);
     trace_free(&plan.load.trace);
-    if (status != STATUS_OK) {
-        fprintf(stderr, "forepack-sim: %s\n", status_message());
-        return status == STATUS_INTERNAL ? 1 : 2;
+    return status;
+}
+
+int plan_main(const struct plan_options *options, bool json)
+{
+    double rates[NUMBER_LIST_MAX] = {0};
+    int n = 1;
+    json_t *reports = json_array();
+    enum status status = options->qps ? real_list_parse("qps", options->qps, 1e-3, 1e6, rates, &n) : STATUS_OK;
+    for (int i = 0; i < n && status == STATUS_OK; i++) {
+        json_t *report = NULL;
+        if (n > 1 && !json) printf("%s%g requests/s\n", i ? "\n" : "", rates[i]);
+        status = plan_rate(options, rates[i], json, &report);
+        if (status == STATUS_OK) json_array_append_new(reports, report);
     }
-    if (json) {
-        json_dumpf(report, stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+    if (status == STATUS_OK && json) {
+        json_dumpf(n > 1 ? reports : json_array_get(reports, 0), stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
         putchar('\n');
-    } else {
-        plan_print(&plan, report);
     }
-    json_decref(report);
-    return 0;
+    json_decref(reports);
+    if (status == STATUS_OK) return 0;
+    fprintf(stderr, "forepack-sim: %s\n", status_message());
+    return status == STATUS_INTERNAL ? 1 : 2;
 }

@@ -14,6 +14,7 @@ struct plan {
     struct scenario_load load;
     struct scenario_node node[NODE_ROLES]; // limits and costs of each node of a role
     int nodes[NODE_ROLES];
+    double qps;       // arrival rate; 0: the arrival times of the trace
     int n_requests;   // requests of the load, without the warm-up
     int n_clipped;    // requests whose prompt or output was cut to the context
     int64_t begin_us; // start of the load

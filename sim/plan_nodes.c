@@ -5,7 +5,7 @@
 #include <string.h>
 
 #include "engine/block_manager.h"
-#include "engine/model/work.h"
+#include "engine/model/pass_cost.h"
 #include "lib/text/json_file.h"
 #include "sim/plan.h"
 
@@ -75,34 +75,60 @@ static enum status status_read(const struct plan_options *o, struct known *known
 
 // --- computed
 
-// Adds the time to read every weight once and the time of arithmetic. Passes that overlap reading and arithmetic are
-// faster.
-static struct plan_costs costs_compute(const struct plan *plan, int role)
+// Returns the costs on a line through two passes of prompts, for the report. The passes themselves take the time of the
+// model.
+static struct plan_costs costs_of_model(const struct pass_shape *m, double rows)
+{
+    struct pass_work one = {0}, many = {0};
+    pass_work_add(&one, m, 1, 1, 0, true);
+    pass_work_add(&many, m, 1, rows, 0, true);
+    const double pair_us = m->pair_flop / (m->device.tflops[RATE_BF16] * 1e6 * m->attention_share);
+    const double fixed_us = pass_cost_of(m, &one).total_us;
+    const double rows_us = pass_cost_of(m, &many).total_us - fixed_us - pair_us * rows * (rows + 1) / 2;
+    return (struct plan_costs){fixed_us, fmax(rows_us, 0) / rows, pair_us};
+}
+
+static enum status costs_compute(struct plan *plan, int role, struct known *known)
 {
     const struct plan_options *o = plan->o;
-    struct work_model work = work_model_of(&plan->load.shape[role], (double)o->weight_bytes, 0);
-    double ranks = (double)(role == NODE_WORKER ? o->tp : o->spec_tp);
-    double bytes_per_us = o->gbytes_per_s * 1e3 * ranks, flop_per_us = o->tflops * 1e6 * ranks;
-    return (struct plan_costs){.fixed_us = (work.layer_weights + work.head_weights) * work.weight_bytes / bytes_per_us,
-                               .row_us = 2 * work.layer_weights / flop_per_us,
-                               .pair_us = work.attention_flop / flop_per_us};
+    const struct model_config *shape = &plan->load.shape[role];
+    const struct device_rates device =
+        o->gpu ? *device_rates_find(o->gpu) : device_rates_of(o->tflops, o->gbytes_per_s);
+    const int ranks = (int)(role == NODE_WORKER ? o->tp : o->spec_tp);
+    struct pass_options options = {.ranks = ranks, .overlap_rows = MODEL_OVERLAP_ROWS};
+    pass_type_parse(role == NODE_WORKER ? o->dtype : o->spec_dtype, shape, &options.type);
+    options.kv_bytes = strcmp(o->kv_dtype, "fp8") == 0 || strcmp(o->kv_dtype, "int8") == 0 ? 1 : 2;
+    plan->load.model[role] = pass_shape_of(shape, &device, &options);
+    plan->load.computed[role] = true;
+    known->costs =
+        costs_of_model(&plan->load.model[role], (double)(o->token_budget ? o->token_budget : TOKEN_BUDGET_DEFAULT));
+    known->gap_us = device.host_us;
+    return STATUS_OK;
 }
 
 // --- the nodes
 
-static enum status costs_settle(const struct plan *plan, int role, struct known *known)
+static enum status sources_check(const struct plan_options *o)
+{
+    if (o->gpu && o->status) return status_fail(STATUS_INVALID, "give one of --gpu and --status");
+    if (o->gpu && (o->tflops > 0 || o->gbytes_per_s > 0))
+        return status_fail(STATUS_INVALID, "give one of --gpu and --tflops with --gbytes-per-s");
+    return STATUS_OK;
+}
+
+static enum status costs_settle(struct plan *plan, int role, struct known *known)
 {
     const struct plan_options *o = plan->o;
     if (costs_known(&o->costs[role])) {
         known->costs = o->costs[role];
         known->passes = (struct measured_passes){.row_us = 0};
-    } else if (!o->status && o->tflops > 0 && o->gbytes_per_s > 0) {
-        known->costs = costs_compute(plan, role);
+    } else if (o->gpu || (!o->status && o->tflops > 0 && o->gbytes_per_s > 0)) {
+        return costs_compute(plan, role, known);
     } else if (!costs_known(&known->costs)) {
         const char *prefix = role == NODE_WORKER ? "" : "spec-";
         return status_fail(STATUS_INVALID,
-                           "the costs of a pass of a %s are not known%s: give --%spass-fixed-us, --%spass-row-us and "
-                           "--%spass-pair-us, or --status FILE, or --tflops and --gbytes-per-s",
+                           "the costs of a pass of a %s are not known%s: give --gpu, or --%spass-fixed-us, "
+                           "--%spass-row-us and --%spass-pair-us, or --status FILE, or --tflops and --gbytes-per-s",
                            role_names[role], o->status ? " to --status" : "", prefix, prefix, prefix);
     }
     return STATUS_OK;
@@ -118,6 +144,7 @@ static enum status node_make(struct plan *plan, int role, struct known *known)
     int64_t context = shape->max_context;
     if (shape->sliding_window && shape->sliding_window < context) context = shape->sliding_window;
     if (role == NODE_WORKER && o->kv_blocks) kv_blocks = o->kv_blocks;
+    if (role == NODE_SPECULATOR && o->spec_kv_blocks) kv_blocks = o->spec_kv_blocks;
     if (!kv_blocks) kv_blocks = kv_blocks_for((int)context) * o->max_seqs;
     if (kv_blocks * KV_BLOCK_TOKENS < context) context = kv_blocks * KV_BLOCK_TOKENS;
     plan->node[role] = (struct scenario_node){.role = role,
@@ -153,6 +180,7 @@ enum status plan_nodes_make(struct plan *plan)
     enum status status = model_config_read(o->shape, &plan->load.shape[NODE_WORKER]);
     if (status == STATUS_OK && o->speculators)
         status = model_config_read(o->spec_shape, &plan->load.shape[NODE_SPECULATOR]);
+    if (status == STATUS_OK) status = sources_check(o);
     if (status == STATUS_OK) status = status_read(o, known);
     for (int role = 0; role < NODE_ROLES && status == STATUS_OK; role++)
         if (plan->nodes[role]) status = node_make(plan, role, &known[role]);

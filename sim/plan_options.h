@@ -6,6 +6,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/model/device_rates.h"
+#include "engine/model/model.h"
 #include "lib/base/options.h"
 #include "lib/text/limits.h"
 
@@ -16,13 +18,13 @@ struct plan_costs {
 
 struct plan_options {
     // The load.
-    char *trace, *arrivals;
-    int64_t prompt_tokens, max_tokens, requests, warm_up, load_seed;
-    double qps, duration, time_scale, length_scale;
+    char *trace, *arrivals, *prompt_tokens, *qps;
+    int64_t shared_tokens, max_tokens, requests, warm_up, load_seed;
+    double duration, time_scale, length_scale;
     // The cluster.
     char *shape, *spec_shape, *policy, *prefill;
     int64_t workers, speculators, tp, spec_tp;
-    int64_t token_budget, max_seqs, kv_blocks, itl_target_ms, network_us;
+    int64_t token_budget, max_seqs, kv_blocks, spec_kv_blocks, itl_target_ms, network_us;
     int64_t max_queue_requests, max_queue_tokens, max_wait_ms, bins_ahead, batch_requests;
     int64_t speculate_min_tokens, tail_tokens, score_timeout_ms;
     double keep_rate, draft_acceptance;
@@ -30,8 +32,9 @@ struct plan_options {
     // The costs of passes.
     char *status;
     struct plan_costs costs[2]; // by role, see enum node_role
+    char *gpu, *dtype, *spec_dtype, *kv_dtype;
     double tflops, gbytes_per_s;
-    int64_t weight_bytes, noise_percent;
+    int64_t noise_percent;
 };
 
 // `p` is a static struct plan_options.
@@ -41,12 +44,14 @@ struct plan_options {
     {.name = "trace", .type = OPTION_STRING, .value = &(p).trace, .placeholder = "FILE",                               \
      .help = "plan for this trace: a CSV as for forepack bench serve, with arrival_ms, prompt_tokens, output_tokens "  \
              "and optionally prefix_blocks"},                                                                          \
-    {.name = "prompt-tokens", .type = OPTION_INT, .value = &(p).prompt_tokens, .default_text = "0", .max = 1e7,        \
-     .unit = "tokens", .help = "plan for prompts of this length that share nothing, at the rate --qps"},               \
+    {.name = "prompt-tokens", .type = OPTION_STRING, .value = &(p).prompt_tokens, .unit = "tokens",                    \
+     .help = "plan for prompts of these lengths, comma-separated, cycled, at the rate --qps"},                         \
+    {.name = "shared-prefix-tokens", .type = OPTION_INT, .value = &(p).shared_tokens, .default_text = "0", .max = 1e7, \
+     .unit = "tokens", .help = "with --prompt-tokens: first tokens that all prompts share, in multiples of 512"},      \
     {.name = "max-tokens", .type = OPTION_INT, .value = &(p).max_tokens, .default_text = "0", .max = 1e7,              \
      .unit = "tokens", .help = "longest output; 0: as in the trace, 1 with --prompt-tokens"},                        \
-    {.name = "qps", .type = OPTION_REAL, .value = &(p).qps, .default_text = "0", .max = 1e6, .unit = "requests/s",     \
-     .help = "arrival rate; 0: the arrival times of the trace"},                                                               \
+    {.name = "qps", .type = OPTION_STRING, .value = &(p).qps, .unit = "requests/s",                                    \
+     .help = "arrival rates, comma-separated, one plan each; without it the arrival times of the trace"},              \
     {.name = "arrivals", .type = OPTION_CHOICE, .value = &(p).arrivals, .default_text = "poisson",                     \
      .choices = "poisson|constant", .help = "distribution of the gaps between requests with --qps"},                   \
     {.name = "time-scale", .type = OPTION_REAL, .value = &(p).time_scale, .default_text = "1", .min = 1e-6,            \
@@ -82,6 +87,9 @@ struct plan_options {
     {.name = "kv-blocks", .type = OPTION_INT, .value = &(p).kv_blocks, .default_text = "0", .max = MODEL_KV_BLOCKS_MAX,\
      .unit = "blocks", .help = "KV cache of a worker group, as forepack plan says; 0: as in --status, else a full "  \
                                "context per sequence"},                                                                \
+    {.name = "spec-kv-blocks", .type = OPTION_INT, .value = &(p).spec_kv_blocks, .default_text = "0",                  \
+     .max = MODEL_KV_BLOCKS_MAX, .unit = "blocks", \
+     .help = "KV cache of a speculator; 0: as in --status, else a full context per sequence"},                        \
     {.name = "enable-prefix-caching", .type = OPTION_BOOL, .value = &(p).prefix_cache, .default_text = "true",         \
      .help = "reuse the KV blocks of prompts that start with the same tokens"},                                        \
     {.name = "itl-target-ms", .type = OPTION_INT, .value = &(p).itl_target_ms, .default_text = "0", .max = 3600000,    \
@@ -116,7 +124,7 @@ struct plan_options {
     {.name = "status", .type = OPTION_STRING, .value = &(p).status, .placeholder = "FILE",                             \
      .help = "output of forepack status --json of a running cluster: costs, token budget and KV blocks of each role"},\
     {.name = "pass-fixed-us", .type = OPTION_REAL, .value = &(p).costs[1].fixed_us, .default_text = "0", .max = 1e9,   \
-     .unit = "us", .help = "fixed time of a worker group's pass; any of its three costs replaces --status and --tflops"},\
+     .unit = "us", .help = "fixed time of a worker group's pass; any of its three costs replaces --status, --gpu and --tflops"},\
     {.name = "pass-row-us", .type = OPTION_REAL, .value = &(p).costs[1].row_us, .default_text = "0", .max = 1e6,       \
      .unit = "us", .help = "time per row of a worker group"},                                                                                \
     {.name = "pass-pair-us", .type = OPTION_REAL, .value = &(p).costs[1].pair_us, .default_text = "0", .max = 1e3,     \
@@ -130,10 +138,16 @@ struct plan_options {
     {.name = "pass-noise-percent", .type = OPTION_INT, .value = &(p).noise_percent, .default_text = "-1", .min = -1,  \
      .max = 99, .unit = "%",                                                                                           \
      .help = "largest deviation of the time of a pass from its costs, up or down; -1: as measured by --status"},       \
+    {.name = "gpu", .type = OPTION_CHOICE, .value = &(p).gpu, .choices = DEVICE_RATES_CHOICES,                         \
+     .help = "compute the time of passes from the shape and the figures of this GPU"},                                 \
     {.name = "tflops", .type = OPTION_REAL, .value = &(p).tflops, .default_text = "0", .max = 1e6, .unit = "TFLOP/s",  \
-     .help = "rate that a rank achieves, to compute costs from the shape"},                                          \
+     .help = "instead of --gpu: rate that a rank achieves"},                                                           \
     {.name = "gbytes-per-s", .type = OPTION_REAL, .value = &(p).gbytes_per_s, .default_text = "0", .max = 1e6,         \
-     .unit = "GB/s", .help = "rate at which a rank reads weights, with --tflops"},                                     \
-    {.name = "weight-bytes", .type = OPTION_INT, .value = &(p).weight_bytes, .default_text = "2", .min = 1, .max = 4,  \
-     .unit = "bytes", .help = "size of a weight, with --tflops"}
+     .unit = "GB/s", .help = "rate at which a rank reads memory, with --tflops"},                                      \
+    {.name = "dtype", .type = OPTION_CHOICE, .value = &(p).dtype, .default_text = "auto", .choices = MODEL_DTYPES,     \
+     .help = "type of weights and arithmetic, with --gpu or --tflops; auto: as in the shape, or bf16"},                \
+    {.name = "spec-dtype", .type = OPTION_CHOICE, .value = &(p).spec_dtype, .default_text = "auto",                    \
+     .choices = MODEL_DTYPES, .help = "the same for the speculators"},                                                 \
+    {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &(p).kv_dtype, .default_text = "auto",                  \
+     .choices = MODEL_KV_DTYPES, .help = "type of the KV cache, with --gpu or --tflops; auto is bf16"}
 // clang-format on

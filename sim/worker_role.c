@@ -91,7 +91,7 @@ static const char *pass_check(struct worker *worker, int64_t us, bool is_predict
 {
     const struct scheduler *s = service_scheduler(worker->service);
     const char *problem = NULL;
-    if (worker->is_paced_by_rows && !sim_engine_is_measured(worker->engine))
+    if (worker->is_paced_by_rows && sim_engine_is_linear(worker->engine))
         problem = pace_watch_step(&worker->pace, s, worker->engine);
     if (!problem) problem = pace_model_step(&worker->pace_model, s, us, sim_engine_sampling_us(worker->engine));
     if (!problem && is_predicted) problem = pass_model_after(&worker->pass, s);
@@ -103,8 +103,9 @@ static enum status worker_step(void *object)
     struct worker *worker = object;
     const struct scheduler *s = service_scheduler(worker->service);
     uint64_t passes = s->n_passes;
-    // Sequences that wait for their grammars may enter the queue during the step.
-    bool is_predicted = s->held.n == 0;
+    // Sequences that wait for their grammars may enter the queue during the step. Plans with the KV cache of a GPU have
+    // no second opinion on each pass, which would read all blocks.
+    bool is_predicted = s->held.n == 0 && sim_engine_is_linear(worker->engine);
     if (!worker->problem) worker->problem = oracle_group(s);
     if (is_predicted) pass_model_before(&worker->pass, s);
     int64_t begun_us = clock_now_us();

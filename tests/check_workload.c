@@ -8,9 +8,10 @@
 
 #include "bench/arrivals.h"
 #include "bench/quantiles.h"
-#include "bench/trace.h"
+#include "bench/throughput_share.h"
 #include "lib/base/mem.h"
 #include "lib/base/random.h"
+#include "lib/base/trace.h"
 #include "tests/suite.h"
 
 // ---- quantiles ------------------------------------------------------------------------------------------------------
@@ -206,8 +207,31 @@ START_TEST(prompts_with_equal_block_ids_share_their_tokens)
 }
 END_TEST
 
+START_TEST(throughput_follows_from_growing_latencies)
+{
+    enum { REQUESTS = 400 };
+    double due_s[REQUESTS], e2e_s[REQUESTS];
+    // Requests arrive 30 times a second and end 25.6 times a second.
+    for (int i = 0; i < REQUESTS; i++) {
+        due_s[i] = i / 30.0;
+        e2e_s[i] = 0.5 + i / 25.6 - i / 30.0;
+    }
+    ck_assert_double_eq_tol(throughput_share(due_s, e2e_s, REQUESTS), 25.6 / 30, 1e-9);
+    e2e_s[REQUESTS - 1] = 100; // a single slow answer
+    ck_assert_double_eq_tol(throughput_share(due_s, e2e_s, REQUESTS), 25.6 / 30, 0.01);
+    for (int i = 0; i < REQUESTS; i++)
+        e2e_s[i] = 0.5 + (i * 7 % 10) / 100.0;
+    ck_assert_double_eq_tol(throughput_share(due_s, e2e_s, REQUESTS), 1, 1e-3);
+    for (int i = 0; i < REQUESTS; i++)
+        if (i % 10 == 0) e2e_s[i] = NAN; // a tenth fails
+    ck_assert_double_eq_tol(throughput_share(due_s, e2e_s, REQUESTS), 0.9, 2e-3);
+    ck_assert_double_eq(throughput_share(due_s, e2e_s, 0), 0);
+}
+END_TEST
+
 SUITE("workload")
 {
+    TEST(throughput_follows_from_growing_latencies);
     TEST(percentiles_are_interpolated);
     TEST(constant_arrivals_have_equal_gaps);
     TEST(poisson_arrivals_have_the_mean_and_deviation_of_exponential_gaps);

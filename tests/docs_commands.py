@@ -30,7 +30,7 @@ import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PAGES = ["README.md"] + ["docs/%s.md" % name for name in
-                         ("quickstart", "http-api", "operating", "reference", "watching", "sizing", "speculation", "checkpoints")]
+                         ("quickstart", "http-api", "operating", "reference", "watching", "sizing", "scheduling", "speculation", "checkpoints")]
 LIMIT_S = 120
 SHELLS = ("", "sh", "bash", "console")
 SHELL = ("bash", "-euo", "pipefail", "-c")
@@ -118,6 +118,8 @@ class Page:
         os.makedirs(os.path.join(self.folder, "build/release"))
         os.symlink(bin_path, os.path.join(self.folder, "build/release/bin"))
         os.symlink(os.path.join(ROOT, "proto"), os.path.join(self.folder, "proto"))
+        os.makedirs(os.path.join(self.folder, "bench"))
+        os.symlink(os.path.join(ROOT, "bench/shapes"), os.path.join(self.folder, "bench/shapes"))
         models = os.path.join(self.folder, "deploy/demo-model")
         shutil.copytree(os.path.join(ROOT, "deploy/demo-model"), models)
         shutil.copy(os.path.join(ROOT, "deploy/certificates.sh"), os.path.join(self.folder, "deploy"))

@@ -74,6 +74,30 @@ awk -v a="$mean" -v b="$varied_mean" 'BEGIN { exit !(b > 0.95 * a && b < 1.05 * 
 [ "$(number itl_ms_p50 "${varied[@]}" --status "$work/deviations.json" --pass-noise-percent 0)" = \
     "$(number itl_ms_p50 "${varied[@]}" "${costs[@]}")" ] || fail "--pass-noise-percent 0 leaves the measured deviations"
 less "$(number ttft_ms_p50 "${load[@]}" --tflops 1 --gbytes-per-s 50)" "$one" "a faster machine is not faster"
+
+# Costs of a GPU: FP8 weights are read in half of the time, decode reads K and V, and ranks sum. One request at a time.
+gpu() { # KEY SHAPE OPTIONS...
+    "$sim" --json --log-level error --shape "$root/bench/shapes/$2.json" --requests 6 --qps 0.01 --kv-blocks 9000 \
+        --max-num-seqs 8 "${@:3}" | sed -n "s/^ \"$1\": \([0-9.]*\),\$/\1/p"
+}
+near() { # VALUE EXPECTED TEXT
+    awk -v a="$1" -v b="$2" 'BEGIN { exit !(a > 0.98 * b && a < 1.02 * b) }' || fail "$3: $1 instead of $2"
+}
+short=(--prompt-tokens 16 --max-tokens 50)
+# Weights of 60.4 GB at 83 % of 4,800 GB/s, 252 sums of 12 us, 9 kernels of 3.5 us in 126 layers, 40 us of the host.
+near "$(gpu itl_ms_p50 llama-3.1-405b-fp8 --gpu h200 --tp 8 "${short[@]}")" 22.24 "decode of 405B in FP8"
+near "$(gpu itl_ms_p50 llama-3.1-8b --gpu h100 "${short[@]}")" 6.26 "decode of 8B"
+# 65,536 entries of 131,072 bytes at 63 % of 3,350 GB/s are 4.07 ms more.
+near "$(gpu itl_ms_p50 llama-3.1-8b --gpu h100 --prompt-tokens 65536 --max-tokens 50)" 10.33 "decode after a long prompt"
+less "$(gpu itl_ms_p50 llama-3.1-8b --gpu h100 --dtype fp8 "${short[@]}")" 5 "--dtype fp8 is not faster"
+# A prefix that all prompts share is computed once.
+shared=(--gpu h100 --prompt-tokens 8192 --max-tokens 2)
+less "$(gpu ttft_ms_p50 llama-3.1-8b "${shared[@]}" --shared-prefix-tokens 6144)" \
+    "$(awk -v a="$(gpu ttft_ms_p50 llama-3.1-8b "${shared[@]}")" 'BEGIN { print a / 2 }')" "a shared prefix saves no time"
+# Lists of rates and lengths: one report for each rate.
+"$sim" --json --log-level error --shape "$shape" "${costs[@]}" --prompt-tokens 100,300 --qps 1,2 --requests 10 >"$work/rates"
+[ "$(jq -c '[.[].prompt_tokens]' "$work/rates")" = '[2000,2000]' ] || fail "lists of rates and lengths: $(cat "$work/rates")"
+
 [ "$(number failed --prompt-tokens 5000 --max-tokens 9 --qps 9 "${costs[@]}" --max-queue-tokens 20000)" -gt 0 ] ||
     fail "no request is refused by a full queue"
 
@@ -96,9 +120,17 @@ refused "--prompt-tokens: give --qps too" --prompt-tokens 3 --shape "$shape"
 refused "--duration: at --qps 10000 these are 1e+10 requests, at most 10000000" --prompt-tokens 3 --qps 10000 --duration 1e6
 refused "--shape: give the config.json" --trace "$trace"
 refused "--spec-shape: give the config.json" --trace "$trace" --shape "$shape" --speculators 1
-refused "costs of a pass of a worker are not known: give --pass-fixed-us" --trace "$trace" --shape "$shape"
-refused "costs of a pass of a speculator are not known: give --spec-pass-fixed-us" --trace "$trace" --shape "$shape" \
+refused "costs of a pass of a worker are not known: give --gpu, or --pass-fixed-us" --trace "$trace" --shape "$shape"
+refused "costs of a pass of a speculator are not known: give --gpu, or --spec-pass-fixed-us" --trace "$trace" --shape "$shape" \
     "${costs[@]}" --speculators 1 --spec-shape "$shape"
+refused "give one of --gpu and --status" --trace "$trace" --shape "$shape" --gpu h100 --status "$work/status.json"
+refused "give one of --gpu and --tflops" --trace "$trace" --shape "$shape" --gpu h100 --tflops 5
+refused "--gpu 'h300': must be one of h100|h200|b200|a100|l40s" --trace "$trace" --shape "$shape" --gpu h300
+refused "--qps '1,x': must be numbers" --prompt-tokens 3 --qps 1,x --shape "$shape" "${costs[@]}"
+refused "--prompt-tokens '3,': must be whole numbers" --prompt-tokens 3, --qps 1 --shape "$shape" "${costs[@]}"
+refused "--shared-prefix-tokens 100: must be a multiple of 512" --prompt-tokens 900 --qps 1 --shape "$shape" "${costs[@]}" \
+    --shared-prefix-tokens 100
+refused "--shared-prefix-tokens: a trace names" --trace "$trace" --shared-prefix-tokens 512 --shape "$shape" "${costs[@]}"
 refused "are not known to --status" --trace "$trace" --shape "$shape" --speculators 1 --spec-shape "$shape" \
     --status "$work/status.json"
 refused 'has no list "nodes"' --trace "$trace" --shape "$shape" --status "$shape"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Shared by the measurements of `forepack bench`: option rows, lists of numbers on the command line, and JSON output.
+// Shared by the measurements of `forepack bench`: option rows and JSON output.
 #pragma once
 
 #include <jansson.h>
@@ -7,6 +7,7 @@
 #include "bench/rounds.h"
 #include "bench/row.h"
 #include "engine/model/model.h"
+#include "lib/base/number_list.h"
 
 int bench_engine(int argc, char **argv);
 int bench_kernels(int argc, char **argv);
@@ -48,22 +49,6 @@ double thread_cpu_us(void); // CPU time of the calling thread
     {.name = "probe-ms", .type = OPTION_INT, .value = &(o).probe_ms, .default_text = "500", .max = 1e6, .unit = "ms",  \
      .help = "length of the machine probe's two parts, arithmetic and memory, around each round; 0 is no probe"}
 // clang-format on
-
-enum { BENCH_COUNTS_MAX = 32 };
-
-struct bench_counts {
-    int n, count[BENCH_COUNTS_MAX];
-};
-
-// Parses "1,8,32": whole numbers from `min` to `max`. Returns STATUS_INVALID with an error message that names `flag`.
-enum status bench_counts_parse(const char *flag, const char *text, int min, int max, struct bench_counts *counts);
-
-// Parses "auto,32,0", where "auto" stands for -1.
-enum status bench_counts_or_auto_parse(const char *flag, const char *text, int min, int max,
-                                       struct bench_counts *counts);
-
-// Parses real numbers into value [BENCH_COUNTS_MAX].
-enum status bench_reals_parse(const char *flag, const char *text, double min, double max, double *value, int *n_p);
 
 // Returns the share as a table shows it, such as "81.5%c", or "-" without a probe. Uses `text` [BENCH_SHARE_BYTES].
 enum { BENCH_SHARE_BYTES = 32 };

@@ -41,15 +41,14 @@ static const struct option options[] = {
 // clang-format on
 
 struct lengths {
-    struct bench_counts counts;
+    struct count_list counts;
     int low, high; // limits of a range; 0: no range
 };
 
 static enum status lengths_parse(const char *text, struct lengths *lengths)
 {
     int end = 0;
-    if (!strchr(text, '-'))
-        return bench_counts_parse("tokens", text, TASK_TOKENS_MIN, TASK_TOKENS_MAX, &lengths->counts);
+    if (!strchr(text, '-')) return count_list_parse("tokens", text, TASK_TOKENS_MIN, TASK_TOKENS_MAX, &lengths->counts);
     if (sscanf(text, "%7d-%7d%n", &lengths->low, &lengths->high, &end) != 2 || text[end] ||
         lengths->low < TASK_TOKENS_MIN || lengths->high < lengths->low || lengths->high > TASK_TOKENS_MAX)
         return status_fail(STATUS_INVALID, "--tokens '%s': must be a range A-B with %d <= A <= B <= %d", text,

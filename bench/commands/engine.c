@@ -127,8 +127,8 @@ static enum status engine_configure(struct engine_bench *b)
     b->dummy = o.shape || strcmp(o.load, "dummy") == 0;
     enum status status = STATUS_OK;
     if (strcmp(o.prompt_tokens, "0") != 0)
-        status = bench_counts_parse("prompt-tokens", o.prompt_tokens, 1, 10000000, &b->prompts);
-    if (status == STATUS_OK) status = bench_counts_parse("batch", o.batch, 1, 65536, &b->batches);
+        status = count_list_parse("prompt-tokens", o.prompt_tokens, 1, 10000000, &b->prompts);
+    if (status == STATUS_OK) status = count_list_parse("batch", o.batch, 1, 65536, &b->batches);
     if (status == STATUS_OK) status = model_config_read(b->path, &b->config);
     return status == STATUS_OK ? engine_plan(b) : status;
 }

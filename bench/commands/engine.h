@@ -20,7 +20,7 @@ struct engine_flags {
 
 struct engine_bench {
     const struct engine_flags *flags;
-    struct bench_counts prompts, batches; // prompts.n is 0 without prefill
+    struct count_list prompts, batches; // prompts.n is 0 without prefill
     const char *path;
     bool dummy;
     struct model_config config;

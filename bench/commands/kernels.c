@@ -378,8 +378,8 @@ static void kernels_start_onednn(const struct kernels *k, struct onednn_process 
 
 static enum status kernels_measure_gemms(struct kernels *k, json_t *rows)
 {
-    struct bench_counts m;
-    enum status status = bench_counts_parse("rows", o.m, 1, 1048576, &m);
+    struct count_list m;
+    enum status status = count_list_parse("rows", o.m, 1, 1048576, &m);
     if (status != STATUS_OK) return status;
     for (int i = 0; i < m.n; i++)
         k->max_rows = m.count[i] > k->max_rows ? m.count[i] : k->max_rows;

@@ -39,8 +39,8 @@ struct attention_case {
 
 struct attention_bench {
     const struct kernels_flags *flags;
-    struct bench_counts prompts, cached, batches, contexts; // prompts.n is 0 without prefill, contexts.n without decode
-    struct model_config config;                             // model config with the head size of the flags
+    struct count_list prompts, cached, batches, contexts; // prompts.n is 0 without prefill, contexts.n without decode
+    struct model_config config;                           // model config with the head size of the flags
     enum dtype dtype, kv_dtype;
     struct rounds rounds;
     json_t *rows;
@@ -328,11 +328,11 @@ static enum status attention_parse_counts(struct attention_bench *b)
     const struct kernels_flags *f = b->flags;
     enum status status = STATUS_OK;
     if (strcmp(f->prompt_tokens, "0") != 0)
-        status = bench_counts_parse("prompt-tokens", f->prompt_tokens, 1, TOKENS_MAX, &b->prompts);
-    if (status == STATUS_OK) status = bench_counts_parse("cached-tokens", f->cached_tokens, 0, TOKENS_MAX, &b->cached);
-    if (status == STATUS_OK) status = bench_counts_parse("batch", f->batch, 1, 65536, &b->batches);
+        status = count_list_parse("prompt-tokens", f->prompt_tokens, 1, TOKENS_MAX, &b->prompts);
+    if (status == STATUS_OK) status = count_list_parse("cached-tokens", f->cached_tokens, 0, TOKENS_MAX, &b->cached);
+    if (status == STATUS_OK) status = count_list_parse("batch", f->batch, 1, 65536, &b->batches);
     if (status == STATUS_OK && strcmp(f->context, "0") != 0)
-        status = bench_counts_parse("context", f->context, 1, TOKENS_MAX, &b->contexts);
+        status = count_list_parse("context", f->context, 1, TOKENS_MAX, &b->contexts);
     if (status == STATUS_OK && !b->prompts.n && !b->contexts.n)
         status = status_fail(STATUS_INVALID, "--prompt-tokens and --context are both 0: there is nothing to measure");
     return status;

@@ -26,7 +26,7 @@ static const struct program_command commands[] = {
     {"template", bench_template, "CPU time to parse and render a chat template"},
     {"tokenizer", bench_tokenizer, "CPU time to convert text to tokens"},
     {"grammar", bench_grammar, "CPU time to compute the token masks of structured output"},
-    {"plan", engine_command_plan, "'forepack plan': memory and cost of a model on GPUs"},
+    {"plan", engine_command_plan, "'forepack plan': memory of a model on GPUs, or the smallest cluster for a load"},
     {"calibrate", engine_command_calibrate, "'forepack calibrate': the keep rates of a speculator for a quality"},
     {"generate", engine_command_generate, "'forepack generate --model': one request without a cluster"},
 };

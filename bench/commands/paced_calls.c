@@ -119,9 +119,9 @@ static void measure_rate(const struct paced_calls *calls, const struct router_pr
 
 enum status paced_calls_run(const struct paced_calls *calls, const struct router_process *router, json_t *rows)
 {
-    double rates[BENCH_COUNTS_MAX];
+    double rates[NUMBER_LIST_MAX];
     int n;
-    TRY(bench_reals_parse("rate", calls->rates, 0.001, 1e6, rates, &n));
+    TRY(real_list_parse("rate", calls->rates, 0.001, 1e6, rates, &n));
     if (!calls->json)
         printf("%9s %12s %7s %9s %9s %9s %9s %13s %10s\n", "rate/s", "completed/s", "failed", "p50 ms", "p90 ms",
                "p99 ms", "max ms", "router us/req", "router MB");

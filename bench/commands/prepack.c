@@ -171,7 +171,7 @@ static enum status prepack_configure(struct prepack_bench *b)
     if (o.prompts && !o.model)
         return status_fail(STATUS_INVALID, "--prompts needs the tokenizer of --model DIR: with --shape use --lengths");
     enum status status = prepack_parse_policies(b);
-    if (status == STATUS_OK) status = bench_counts_parse("batch-size", o.batch_size, 1, 65536, &b->batches);
+    if (status == STATUS_OK) status = count_list_parse("batch-size", o.batch_size, 1, 65536, &b->batches);
     if (status == STATUS_OK) status = model_config_read(o.model ? o.model : o.shape, &b->config);
     if (status == STATUS_OK)
         status = o.prompts ? prompts_read_texts(o.prompts, o.model, (int)o.limit, &b->prompts)

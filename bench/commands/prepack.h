@@ -21,7 +21,7 @@ struct prepack_bench {
     struct prompts prompts;      // prompts as read
     struct prompts full_prompts; // prompts cut for full bins
     struct model_config config;
-    struct bench_counts batches;
+    struct count_list batches;
     bool wanted[PREPACK_POLICIES];
     // [n_runs] each policy at each batch size. Dataset, none and full bins run once, as they use no batches.
     struct prepack_run *runs;

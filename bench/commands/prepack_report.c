@@ -185,12 +185,12 @@ void prepack_print_table(const struct prepack_bench *b)
 
 static void prepack_report_plots(struct report *r, const struct prepack_bench *b)
 {
-    const char *groups[BENCH_COUNTS_MAX], *names[PREPACK_POLICIES];
-    double x[BENCH_COUNTS_MAX], speedup[PREPACK_POLICIES][BENCH_COUNTS_MAX], padding[BENCH_COUNTS_MAX];
-    double memory[PREPACK_POLICIES * BENCH_COUNTS_MAX];
+    const char *groups[NUMBER_LIST_MAX], *names[PREPACK_POLICIES];
+    double x[NUMBER_LIST_MAX], speedup[PREPACK_POLICIES][NUMBER_LIST_MAX], padding[NUMBER_LIST_MAX];
+    double memory[PREPACK_POLICIES * NUMBER_LIST_MAX];
     struct report_series series[PREPACK_POLICIES + 1];
     int n = b->batches.n, n_policies = 0, n_series = 0;
-    char label[BENCH_COUNTS_MAX][16];
+    char label[NUMBER_LIST_MAX][16];
     for (int s = 0; s < n; s++) {
         snprintf(label[s], sizeof label[s], "%d", b->batches.count[s]);
         groups[s] = label[s];

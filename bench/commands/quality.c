@@ -112,7 +112,7 @@ static enum status policies_parse(const char *text, bool policy[QUALITY_POLICIES
     }
 }
 
-static int counts_max(const struct bench_counts *counts)
+static int counts_max(const struct count_list *counts)
 {
     int max = 0;
     for (int i = 0; i < counts->n; i++)
@@ -135,16 +135,15 @@ static int largest_batch(const struct quality *q)
 
 static enum status quality_configure(struct quality *q)
 {
-    enum status status = bench_counts_parse("prompt-tokens", o.prompt_tokens, 1, 10000000, &q->lengths);
-    if (status == STATUS_OK) status = bench_counts_parse("batch", o.batches, 1, 1024, &q->batches);
+    enum status status = count_list_parse("prompt-tokens", o.prompt_tokens, 1, 10000000, &q->lengths);
+    if (status == STATUS_OK) status = count_list_parse("batch", o.batches, 1, 1024, &q->batches);
     if (status == STATUS_OK)
-        status = bench_counts_parse("look-aheads", o.look_aheads, 1, LOOK_AHEAD_MAX, &q->look_aheads);
+        status = count_list_parse("look-aheads", o.look_aheads, 1, LOOK_AHEAD_MAX, &q->look_aheads);
+    if (status == STATUS_OK) status = count_list_or_auto_parse("chunk-tokens", o.chunk_tokens, 0, 1000000, &q->chunks);
     if (status == STATUS_OK)
-        status = bench_counts_or_auto_parse("chunk-tokens", o.chunk_tokens, 0, 1000000, &q->chunks);
-    if (status == STATUS_OK)
-        status = bench_reals_parse("keep-rates", o.keep_rates, 1e-6, 1, q->keep_rates, &q->n_keep_rates);
+        status = real_list_parse("keep-rates", o.keep_rates, 1e-6, 1, q->keep_rates, &q->n_keep_rates);
     if (status == STATUS_OK && o.qualities)
-        status = bench_reals_parse("quality", o.qualities, 1e-6, 1, q->qualities, &q->n_qualities);
+        status = real_list_parse("quality", o.qualities, 1e-6, 1, q->qualities, &q->n_qualities);
     if (status == STATUS_OK) status = policies_parse(o.policies, q->policy);
     return status == STATUS_OK ? quality_check_flags(q) : status;
 }

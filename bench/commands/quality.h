@@ -34,10 +34,10 @@ enum quality_policy {
 
 struct quality {
     const struct quality_flags *flags;
-    struct bench_counts lengths, batches, look_aheads, chunks;
-    double keep_rates[BENCH_COUNTS_MAX];
+    struct count_list lengths, batches, look_aheads, chunks;
+    double keep_rates[NUMBER_LIST_MAX];
     int n_keep_rates;
-    double qualities[BENCH_COUNTS_MAX]; // targets of the quality contract
+    double qualities[NUMBER_LIST_MAX]; // targets of the quality contract
     int n_qualities;
     struct calibration *calibration; // calibration of the speculator; NULL: none
     bool policy[QUALITY_POLICIES];

@@ -20,9 +20,9 @@ struct task_line {
     int policy, look_ahead, chunk_tokens;
     struct task_cell {
         int right;
-        double rate, kept;     // keep rates and kept shares, summed over the documents
-        int accepted;          // look-ahead tokens of the speculator that begin the answer, summed over the documents
-    } cells[BENCH_COUNTS_MAX]; // a cell for each keep rate or quality; one cell if everything is kept
+        double rate, kept;    // keep rates and kept shares, summed over the documents
+        int accepted;         // look-ahead tokens of the speculator that begin the answer, summed over the documents
+    } cells[NUMBER_LIST_MAX]; // a cell for each keep rate or quality; one cell if everything is kept
 };
 
 struct task_table {
@@ -280,7 +280,7 @@ static void table_add(struct task_table *sum, const struct task_table *t)
 {
     sum->documents += t->documents;
     for (int l = 0; l < t->n_lines; l++)
-        for (int k = 0; k < BENCH_COUNTS_MAX; k++) {
+        for (int k = 0; k < NUMBER_LIST_MAX; k++) {
             sum->lines[l].cells[k].right += t->lines[l].cells[k].right;
             sum->lines[l].cells[k].rate += t->lines[l].cells[k].rate;
             sum->lines[l].cells[k].kept += t->lines[l].cells[k].kept;
@@ -409,7 +409,7 @@ enum { PLOT_LINES_MAX = 64 };
 
 struct task_plot {
     struct report_series series[PLOT_LINES_MAX];
-    double x[PLOT_LINES_MAX][BENCH_COUNTS_MAX + 1], y[PLOT_LINES_MAX][BENCH_COUNTS_MAX + 1];
+    double x[PLOT_LINES_MAX][NUMBER_LIST_MAX + 1], y[PLOT_LINES_MAX][NUMBER_LIST_MAX + 1];
     int n;
     double everything; // the value if everything is kept: the end of all lines
 };

@@ -211,7 +211,7 @@ struct plot_line {
 static void router_report_by_queue(struct report *report, const json_t *rows, const char *title, const char *y_title,
                                    const struct plot_line *lines, int n_lines)
 {
-    double x[BENCH_COUNTS_MAX], y[3][BENCH_COUNTS_MAX];
+    double x[NUMBER_LIST_MAX], y[3][NUMBER_LIST_MAX];
     struct report_series series[3];
     int n = (int)json_array_size(rows);
     for (int l = 0; l < n_lines; l++) {
@@ -304,14 +304,14 @@ int bench_router(int argc, char **argv)
         "Usage: forepack bench router --lengths F [--queue 10000,100000] [options]\n"
         "Time to pack a queue, bins compared with a lower bound, and CPU time of the router's core per request.",
         argc, argv, NULL);
-    struct bench_counts queues;
+    struct count_list queues;
     struct prompts prompts = {.n = 0};
     struct report *report = NULL;
     json_t *rows = json_array();
     enum status status =
         o.lengths ? STATUS_OK
                   : status_fail(STATUS_INVALID, "--lengths F is required: a file with one prompt length per line");
-    if (status == STATUS_OK) status = bench_counts_parse("queue", o.queue, 1, 10000000, &queues);
+    if (status == STATUS_OK) status = count_list_parse("queue", o.queue, 1, 10000000, &queues);
     if (status == STATUS_OK) status = prompts_read_lengths(o.lengths, 0, &prompts);
     if (status == STATUS_OK && o.report) status = report_open(o.report, "forepack bench router", &report);
     if (status == STATUS_OK) status = router_warm_up(&prompts);

@@ -196,7 +196,7 @@ static enum status pages_measure(struct bench *b, int n)
 
 // ---- the command ----------------------------------------------------------------------------------------------------
 
-static enum status measure(struct bench *b, const struct bench_counts *pages)
+static enum status measure(struct bench *b, const struct count_list *pages)
 {
     TRY(router_process_wait(&b->router, false));
     TRY(nodes_attach(b));
@@ -226,7 +226,7 @@ int bench_router_page(int argc, char **argv)
                  argc, argv, NULL);
     log_setup("forepack-bench", LOG_ERROR); // all nodes lose the router at the end
     static struct bench b;
-    struct bench_counts pages;
+    struct count_list pages;
     b.rows = json_array();
     const struct router_process_options router_options = {.model = o.model,
                                                           .log = o.log,
@@ -234,7 +234,7 @@ int bench_router_page(int argc, char **argv)
                                                           .n_cores = 1,
                                                           .queue_requests = 2 * (o.queue + o.nodes * NODE_SEQS) + 100,
                                                           .http = true};
-    enum status status = bench_counts_parse("pages", o.pages, 0, PAGES_MAX, &pages);
+    enum status status = count_list_parse("pages", o.pages, 0, PAGES_MAX, &pages);
     if (status == STATUS_OK && !o.model) status = status_fail(STATUS_INVALID, "--model DIR is required");
     if (status == STATUS_OK) status = router_process_start(&router_options, &b.router);
     if (status == STATUS_OK) {

@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 #include <sys/resource.h>
 
@@ -29,7 +30,8 @@ static const struct option options[] = {
      .help = "with --trace: factor on prompt and output lengths"},
     {.name = "-Arrivals"},
     {.name = "qps", .type = OPTION_STRING, .value = &o.qps, .unit = "requests/s",
-     .help = "open loop: arrival rates, comma-separated, one level each; without it --trace replays the recorded times"},
+     .help = "open loop: arrival rates, comma-separated, one level each, or \"search\" for --search from 1; without it "
+             "--trace replays the recorded times"},
     {.name = "arrivals", .type = OPTION_CHOICE, .value = &o.arrivals, .default_text = "poisson",
      .choices = "poisson|constant", .help = "distribution of the gaps between requests with --qps"},
     {.name = "concurrency", .type = OPTION_STRING, .value = &o.concurrency, .unit = "requests",
@@ -50,6 +52,8 @@ static const struct option options[] = {
      .help = "TTFT limit of a good answer; 0 is no limit"},
     {.name = "hold-share", .type = OPTION_REAL, .value = &o.hold_share, .default_text = "0.95", .min = 0.01, .max = 1,
      .help = "share of good answers from which a level counts as held"},
+    {.name = "hold-throughput", .type = OPTION_REAL, .value = &o.hold_throughput, .default_text = "0.98", .min = 0.01, .max = 1,
+     .help = "share of the arrival rate that the throughput of a held level must reach"},
     {.name = "search", .type = OPTION_BOOL, .value = &o.search,
      .help = "search for the highest rate that is held, starting from the first --qps, to within 10 %"},
     {.name = "-Results"},
@@ -179,11 +183,16 @@ static enum status serve_configure(struct serve *s)
 {
     enum status status = serve_check_flags();
     if (status == STATUS_OK) status = request_spec_from_flags(options, &s->defaults);
-    if (status == STATUS_OK && o.qps) status = bench_reals_parse("qps", o.qps, search_min_qps, 1e6, s->qps, &s->n_qps);
+    if (status == STATUS_OK && o.qps && strcmp(o.qps, "search") == 0) {
+        o.search = true;
+        s->qps[s->n_qps++] = 1;
+    } else if (status == STATUS_OK && o.qps) {
+        status = real_list_parse("qps", o.qps, search_min_qps, 1e6, s->qps, &s->n_qps);
+    }
     if (status == STATUS_OK && o.concurrency)
-        status = bench_counts_parse("concurrency", o.concurrency, 1, 1000000, &s->concurrency);
+        status = count_list_parse("concurrency", o.concurrency, 1, 1000000, &s->concurrency);
     if (status == STATUS_OK && o.prompt_tokens)
-        status = bench_counts_parse("prompt-tokens", o.prompt_tokens, 1, 100000000, &s->lengths);
+        status = count_list_parse("prompt-tokens", o.prompt_tokens, 1, 100000000, &s->lengths);
     if (status == STATUS_OK && o.prompts)
         status = request_rows_read(o.prompts, &s->defaults, &s->prompts, &s->n_prompts);
     if (status == STATUS_OK && o.trace) status = trace_read(o.trace, &s->trace);
@@ -222,7 +231,7 @@ int bench_serve(int argc, char **argv)
 {
     options_main(options,
                  "Usage: forepack bench serve --server H:P (--prompts F.jsonl | --trace F.csv | --prompt-tokens N)\n"
-                 "                            (--qps 1,2,4 [--search] | --concurrency N) [options]\n"
+                 "                            (--qps 1,2,4 | --qps search | --concurrency N) [options]\n"
                  "Latencies and throughput of a running cluster under load, as its clients see them.",
                  argc, argv, NULL);
     struct serve s = {.flags = &o, .rows = json_array()};

@@ -8,14 +8,14 @@
 
 #include "bench/commands/bench.h"
 #include "bench/commands/load_generator.h"
-#include "bench/trace.h"
 #include "cli/request_rows.h"
+#include "lib/base/trace.h"
 
 struct serve_flags {
     struct remote remote;
     char *prompts, *trace, *prompt_tokens, *qps, *arrivals, *concurrency, *report;
     int64_t requests, warm_up, load_seed, ttft_limit_ms;
-    double duration, time_scale, length_scale, timeout, hold_share;
+    double duration, time_scale, length_scale, timeout, hold_share, hold_throughput;
     bool search, json;
 };
 
@@ -40,13 +40,13 @@ struct serve {
     struct request_row *prompts; // NULL: prompts are random tokens
     int n_prompts;
     struct trace trace;
-    struct bench_counts lengths; // lengths of random prompts without a trace
+    struct count_list lengths; // lengths of random prompts without a trace
     int vocab_size, context_tokens;
     int clipped; // prompts or outputs cut to the context so far
     char run_name[20];
-    double qps[BENCH_COUNTS_MAX];
+    double qps[NUMBER_LIST_MAX];
     int n_qps;
-    struct bench_counts concurrency;
+    struct count_list concurrency;
     struct serve_curve *curves; // [n_levels]
     int n_levels, curves_capacity;
     json_t *rows;

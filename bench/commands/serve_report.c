@@ -6,6 +6,7 @@
 
 #include "bench/commands/serve.h"
 #include "bench/report.h"
+#include "bench/throughput_share.h"
 #include "lib/base/mem.h"
 
 // ---- rows -----------------------------------------------------------------------------------------------------------
@@ -53,6 +54,22 @@ static void tally_add(struct serve_tally *t, const struct load_record *r)
     t->good += !t->ttft_limit_ms || ttft <= (double)t->ttft_limit_ms;
 }
 
+// Returns the throughput of an open loop as a share of its arrival rate.
+static double open_loop_share(const struct load_result *result)
+{
+    double *due_s = mem_alloc_array((size_t)result->n, sizeof *due_s),
+           *e2e_s = mem_alloc_array((size_t)result->n, sizeof *e2e_s);
+    for (int i = 0; i < result->n; i++) {
+        const struct load_record *r = &result->records[i];
+        due_s[i] = (double)r->due_us / 1e6;
+        e2e_s[i] = r->end == LOAD_COMPLETE ? (double)(r->done_us - r->due_us) / 1e6 : NAN;
+    }
+    const double share = throughput_share(due_s, e2e_s, result->n);
+    free(due_s);
+    free(e2e_s);
+    return share;
+}
+
 static json_t *serve_make_row(const struct serve *s, struct serve_tally *t, const struct serve_level *level,
                               struct load_result *result, double cpu_s)
 {
@@ -65,7 +82,11 @@ static json_t *serve_make_row(const struct serve *s, struct serve_tally *t, cons
     free(name);
     json_object_set_new(row, "seconds", json_real(result->seconds));
     json_object_set_new(row, "good_share", json_real(share));
-    json_object_set_new(row, "held", json_boolean(share >= s->flags->hold_share));
+    const bool is_open = !level->concurrency;
+    const double kept = is_open ? open_loop_share(result) : NAN;
+    const bool keeps_up = !is_open || kept >= s->flags->hold_throughput;
+    json_object_set_new(row, "throughput_share", bench_number(kept));
+    json_object_set_new(row, "held", json_boolean(share >= s->flags->hold_share && keeps_up));
     json_object_set_new(row, "requests_per_s", json_real(t->complete / result->seconds));
     json_object_set_new(row, "good_per_s", json_real(t->good / result->seconds));
     json_object_set_new(row, "prompt_tokens_per_s", json_real((double)t->prompt / result->seconds));
@@ -123,6 +144,9 @@ static void serve_print_row(const struct serve *s, const json_t *row)
     json_t *n;
     json_object_foreach(json_object_get(row, "failures"), name, n)
         printf("  %lld failed: %s\n", (long long)json_integer_value(n), name);
+    const double kept = bench_row_number(row, "throughput_share");
+    if (kept < s->flags->hold_throughput)
+        printf("  not held: answers end at %.1f %% of the arrival rate\n", 100 * kept);
     fflush(stdout);
 }
 
@@ -173,7 +197,10 @@ void serve_print_result(const struct serve *s)
         json_decref(object);
         return;
     }
-    if (!isnan(highest)) printf("highest rate held: %.4g requests/s\n", highest);
+    if (!isnan(highest))
+        printf("highest rate held: %.4g requests/s\n", highest);
+    else if (s->n_qps)
+        printf("no rate was held\n");
     if (s->clipped) printf("%d requests were cut to the context of %d tokens\n", s->clipped, s->context_tokens);
 }
 

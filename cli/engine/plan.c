@@ -1,24 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 // forepack plan: prints the memory that a worker's model needs on each GPU, whether it fits, and how many GPUs it
-// needs. Also prints the FLOPs of a prompt and the largest speed-up of speculative prefill. No GPU is needed.
+// needs. Also prints the FLOPs of a prompt and the largest speed-up of speculative prefill. With a rate or a trace,
+// prints the smallest cluster for this load instead (sizing.h). No GPU is needed.
 #include <stdio.h>
 #include <string.h>
 
 #include <jansson.h>
 
 #include "cli/engine/commands.h"
+#include "cli/engine/sizing.h"
 #include "cli/request.h"
 #include "engine/block_manager.h"
 #include "engine/model/model.h"
 #include "engine/model/work.h"
+#include "lib/base/number_list.h"
+#include "lib/base/trace.h"
 #include "worker/scheduler.h"
 
-static struct {
-    char *model, *shape, *dtype, *kv_dtype, *allreduce_dtype, *spec_shape;
-    int64_t tp, gpu_mib, token_budget, max_seqs, max_context, prompt_tokens, host_gpus;
-    double gpu_memory_utilization, keep_rate, disk_rate, upload_rate;
-    bool json;
-} o;
+static struct plan_flags o;
 
 // clang-format off
 static const struct option options[] = {
@@ -30,28 +29,49 @@ static const struct option options[] = {
     {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto", .choices = MODEL_KV_DTYPES,
      .help = "type of the KV cache; auto is f32 with f32 weights, else bf16"},
     {.name = "-GPUs"},
+    {.name = "gpu", .type = OPTION_CHOICE, .value = &o.gpu, .choices = DEVICE_RATES_CHOICES,
+     .help = "a GPU of the table: its memory, and the speed from which times are computed"},
     {.name = "tp", .type = OPTION_INT, .value = &o.tp, .default_text = "1", .min = 1, .max = 1024, .unit = "GPUs",
-     .help = "tensor-parallel ranks of the group, one per GPU"},
+     .help = "tensor-parallel ranks of a group, one per GPU; with a load: by default the cheapest of 1, 2, 4 and 8"},
     {.name = "allreduce-dtype", .type = OPTION_CHOICE, .value = &o.allreduce_dtype, .default_text = "auto",
      .choices = MODEL_ALLREDUCE_DTYPES, .help = "type in which the GPUs add their partial sums; auto is bf16"},
     {.name = "gpu-mib", .type = OPTION_INT, .value = &o.gpu_mib, .default_text = "81559", .min = 1, .max = 1e9,
-     .unit = "MiB", .help = "memory of one GPU as nvidia-smi reports it; H100: 81559, H200: 143771"},
+     .unit = "MiB", .help = "memory of one GPU as nvidia-smi reports it, in place of --gpu; 81559: H100"},
     {.name = "gpu-memory-utilization", .type = OPTION_REAL, .value = &o.gpu_memory_utilization, .default_text = "0.9", .min = 0.01, .max = 1,
      .help = "share of the GPU's memory that the process may use"},
     {.name = "-Limits, as given to the node"},
     {.name = "max-num-batched-tokens", .type = OPTION_INT, .value = &o.token_budget, .default_text = "2048", .min = 1,
-     .max = MODEL_ROWS_MAX, .unit = "tokens", .help = "token budget: rows of one pass"},
+     .max = MODEL_ROWS_MAX, .unit = "tokens", .help = "token budget: rows of one pass; with a load: by default 8192"},
     {.name = "max-num-seqs", .type = OPTION_INT, .value = &o.max_seqs, .default_text = "64", .min = 1, .max = MODEL_SEQS_MAX,
-     .help = "concurrent sequences"},
+     .help = "concurrent sequences; with a load: by default 256"},
     {.name = "max-model-len", .type = OPTION_INT, .value = &o.max_context, .default_text = "0", .max = 1e7,
      .unit = "tokens", .help = "longest sequence; 0 is the model's context"},
     {.name = "-Prompt"},
-    {.name = "prompt-tokens", .type = OPTION_INT, .value = &o.prompt_tokens, .default_text = "16384", .min = 1,
-     .max = 1e7, .unit = "tokens", .help = "length of the prompt"},
+    {.name = "prompt-tokens", .type = OPTION_STRING, .value = &o.prompt_tokens, .default_text = "16384", .unit = "tokens",
+     .help = "lengths of prompts, comma-separated; more than one only with --qps, which cycles through them"},
     {.name = "spec-shape", .type = OPTION_STRING, .value = &o.spec_shape,
-     .help = "config.json or directory of the speculator's model, for the bound on the speed-up"},
+     .help = "config.json or directory of the speculator's model"},
     {.name = "keep-rate", .type = OPTION_REAL, .value = &o.keep_rate, .default_text = "0.3", .min = 0.001, .max = 1,
-     .help = "keep rate of speculative prefill"},
+     .help = "keep rate of speculative prefill; forepack calibrate measures which quality it has"},
+    {.name = "-Load: prints the smallest cluster that serves it"},
+    {.name = "qps", .type = OPTION_STRING, .value = &o.qps, .unit = "requests/s",
+     .help = "arrival rates, comma-separated, one plan each; needs --gpu"},
+    {.name = "output-tokens", .type = OPTION_INT, .value = &o.output_tokens, .default_text = "0", .max = 1e7, .unit = "tokens",
+     .help = "tokens of an answer; 0: as in the trace, 1 with --prompt-tokens"},
+    {.name = "trace", .type = OPTION_STRING, .value = &o.trace, .placeholder = "FILE",
+     .help = "instead of --prompt-tokens: a CSV as for forepack bench serve; without --qps at its own times"},
+    {.name = "shared-prefix-tokens", .type = OPTION_INT, .value = &o.shared_tokens, .default_text = "0", .max = 1e7,
+     .unit = "tokens", .help = "first tokens that all prompts share, in multiples of 512"},
+    {.name = "ttft-p95", .type = OPTION_REAL, .value = &o.ttft_p95_s, .default_text = "0", .max = 1e4, .unit = "s",
+     .help = "time to first token that 95 % of requests must keep; 0: no limit"},
+    {.name = "itl-p95", .type = OPTION_REAL, .value = &o.itl_p95_s, .default_text = "0", .max = 1e4, .unit = "s",
+     .help = "inter-token latency that 95 % of tokens must keep; 0: no limit, and default pacing"},
+    {.name = "spec-dtype", .type = OPTION_CHOICE, .value = &o.spec_dtype, .default_text = "auto", .choices = MODEL_DTYPES,
+     .help = "type of the speculator's weights"},
+    {.name = "spec-tp", .type = OPTION_INT, .value = &o.spec_tp, .default_text = "0", .max = 8, .unit = "GPUs",
+     .help = "tensor-parallel ranks of a speculator; 0: as few as its memory needs"},
+    {.name = "tail-tokens", .type = OPTION_INT, .value = &o.tail_tokens, .default_text = "128", .max = 1e9, .unit = "tokens",
+     .help = "last tokens of a prompt that are always kept, at most a quarter of the prompt"},
     {.name = "-Start"},
     {.name = "disk-gbytes-per-s", .type = OPTION_REAL, .value = &o.disk_rate, .default_text = "2", .min = 0.001, .max = 1e6,
      .unit = "GB/s", .help = "rate at which a host reads the checkpoint"},
@@ -64,58 +84,27 @@ static const struct option options[] = {
 };
 // clang-format on
 
-#define MIB(bytes) ((double)(bytes) / (1 << 20))
-
 struct plan {
-    const char *path;
+    struct plan_node node;
     struct model_config config;
-    struct memory_plan memory; // memory of rank 0, which needs the most
-    double kv_mib;             // memory that is left for the KV cache; negative: the missing memory
-    int64_t kv_blocks;
+    struct plan_memory memory;
     int gpus_needed;                      // GPUs for one sequence of the full context; 0: no number of GPUs suffices
     double host_gbytes, read_s, upload_s; // a start: bytes that a host reads, and the times of both steps
-    double prompt_tflop, speed_up;        // speed_up is a factor, 0 without a speculator
+    double prompt_tokens;
+    double prompt_tflop, speed_up; // speed_up is a factor, 0 without a speculator
+    // With --gpu: a pass with one row and its lower bound, and the prompt alone.
+    double decode_ms, decode_bound_ms, weight_gib, prefill_s;
 };
-
-static double usable_mib(void)
-{
-    return o.gpu_memory_utilization * (double)o.gpu_mib;
-}
-
-// Returns the memory that the driver and the libraries use in addition to allocations.
-static double libraries_mib(const struct memory_plan *m)
-{
-    return MIB(m->runtime_bytes) + MIB(m->nccl_bytes) + MIB(m->allocated.rounding);
-}
-
-// Computes the memory plan with `gpus` ranks, and the memory that is left on each GPU for the KV cache.
-static enum status plan_memory(const struct plan *p, int gpus, struct memory_plan *memory_p, double *kv_mib_p)
-{
-    const struct model_options model = {.dir = p->path,
-                                        .dummy = o.shape != NULL,
-                                        .backend = "cuda",
-                                        .dtype = o.dtype,
-                                        .kv_dtype = o.kv_dtype,
-                                        .max_rows = (int)o.token_budget,
-                                        .max_seqs = (int)o.max_seqs,
-                                        .max_logit_rows = scheduler_logit_rows((int)o.max_seqs, (int)o.token_budget),
-                                        .max_context = (int)o.max_context,
-                                        .allreduce_dtype = o.allreduce_dtype};
-    enum status status = model_plan(&model, 0, gpus, memory_p);
-    if (status != STATUS_OK) return status;
-    *kv_mib_p = usable_mib() - MIB(device_memory_total(&memory_p->allocated)) - libraries_mib(memory_p);
-    return STATUS_OK;
-}
 
 // Returns the smallest number of ranks that divides the model evenly and leaves room for one sequence of the full
 // context. Returns 0 if there is no such number.
 static int plan_gpus_needed(const struct plan *p)
 {
     for (int gpus = 1; gpus <= p->config.n_heads; gpus++) {
-        struct memory_plan memory;
-        double kv_mib;
-        if (plan_memory(p, gpus, &memory, &kv_mib) != STATUS_OK) continue; // the model cannot be divided evenly
-        if (kv_mib >= (kv_blocks_for(memory.context) + 1) * MIB(memory.kv_block_bytes)) return gpus;
+        struct plan_memory memory;
+        if (plan_memory_of(&o, &p->node, gpus, &memory) != STATUS_OK) continue; // the model cannot be divided evenly
+        const double block_mib = PLAN_MIB(memory.rank.kv_block_bytes);
+        if (memory.kv_mib >= (kv_blocks_for(memory.rank.context) + 1) * block_mib) return gpus;
     }
     return 0;
 }
@@ -131,13 +120,13 @@ static double prompt_flop(const struct model_config *config, double n)
 // the whole prompt, divided by its FLOPs for the kept tokens plus the speculator's FLOPs.
 static enum status plan_bound(struct plan *p)
 {
-    p->prompt_tflop = prompt_flop(&p->config, (double)o.prompt_tokens) / 1e12;
+    p->prompt_tflop = prompt_flop(&p->config, p->prompt_tokens) / 1e12;
     if (!o.spec_shape) return STATUS_OK;
     struct model_config spec;
     enum status status = model_config_read(o.spec_shape, &spec);
     if (status != STATUS_OK) return status;
-    double kept = prompt_flop(&p->config, o.keep_rate * (double)o.prompt_tokens);
-    p->speed_up = p->prompt_tflop * 1e12 / (kept + prompt_flop(&spec, (double)o.prompt_tokens));
+    double kept = prompt_flop(&p->config, o.keep_rate * p->prompt_tokens);
+    p->speed_up = p->prompt_tflop * 1e12 / (kept + prompt_flop(&spec, p->prompt_tokens));
     return STATUS_OK;
 }
 
@@ -145,7 +134,7 @@ static enum status plan_bound(struct plan *p)
 // converted and uploaded, so the longer step decides.
 static void plan_start(struct plan *p)
 {
-    const double rank_bytes = (double)p->memory.allocated.bytes[MEMORY_WEIGHTS];
+    const double rank_bytes = (double)p->memory.rank.allocated.bytes[MEMORY_WEIGHTS];
     const double ranks = (double)(o.tp < o.host_gpus ? o.tp : o.host_gpus);
     p->host_gbytes = rank_bytes * ranks / 1e9;
     p->read_s = p->host_gbytes / o.disk_rate;
@@ -157,25 +146,54 @@ static double start_s(const struct plan *p)
     return p->read_s > p->upload_s ? p->read_s : p->upload_s;
 }
 
-static enum status plan_make(struct plan *p)
+// Computes the times of a group of this GPU.
+static void plan_times(struct plan *p)
+{
+    if (!o.gpu) return;
+    struct pass_options pass = {.ranks = (int)o.tp, .kv_bytes = 2, .overlap_rows = MODEL_OVERLAP_ROWS};
+    pass_type_parse(o.dtype, &p->config, &pass.type);
+    const struct device_rates *rates = device_rates_find(o.gpu), bound = device_rates_bound(rates);
+    struct capacity_node group = {.shape = pass_shape_of(&p->config, rates, &pass),
+                                  .token_budget = (double)o.token_budget};
+    p->weight_gib = pass_shape_weight_bytes(&group.shape) / (1 << 30);
+    p->decode_ms = capacity_decode_us(&group, 0) / 1e3;
+    p->prefill_s = capacity_prefill_us(&group, p->prompt_tokens, 0) / 1e6;
+    group.shape = pass_shape_of(&p->config, &bound, &pass);
+    p->decode_bound_ms = capacity_decode_us(&group, 0) / 1e3;
+}
+
+// Checks options that contradict each other, and takes the memory of --gpu.
+static enum status flags_settle(void)
 {
     if (!o.model == !o.shape) return status_fail(STATUS_INVALID, "give exactly one of --model DIR and --shape FILE");
-    p->path = o.model ? o.model : o.shape;
-    enum status status = model_config_read(p->path, &p->config);
-    if (status == STATUS_OK) status = plan_memory(p, (int)o.tp, &p->memory, &p->kv_mib);
-    if (status == STATUS_OK) status = plan_bound(p);
-    if (status != STATUS_OK) return status;
+    if (o.gpu && options_given(options, "gpu-mib"))
+        return status_fail(STATUS_INVALID, "give one of --gpu and --gpu-mib: the table has the memory of %s", o.gpu);
+    if (o.gpu) o.gpu_mib = (int64_t)device_rates_find(o.gpu)->memory_mib;
+    o.tp_given = options_given(options, "tp");
+    o.seqs_given = options_given(options, "max-num-seqs");
+    o.budget_given = options_given(options, "max-num-batched-tokens");
+    return STATUS_OK;
+}
+
+static enum status plan_make(struct plan *p)
+{
+    struct count_list lengths;
+    TRY(count_list_parse("prompt-tokens", o.prompt_tokens, 1, 10000000, &lengths));
+    if (lengths.n > 1) return status_fail(STATUS_INVALID, "--prompt-tokens: give one length, or --qps");
+    p->prompt_tokens = lengths.count[0];
+    p->node = (struct plan_node){o.model ? o.model : o.shape, !o.model, o.dtype, o.max_seqs, o.token_budget};
+    TRY(model_config_read(p->node.path, &p->config));
+    TRY(plan_memory_of(&o, &p->node, (int)o.tp, &p->memory));
+    TRY(plan_bound(p));
     plan_start(p);
-    // One block is for padding rows of captured passes.
-    p->kv_mib -= MIB(p->memory.kv_block_bytes);
-    p->kv_blocks = p->kv_mib > 0 ? (int64_t)(p->kv_mib / MIB(p->memory.kv_block_bytes)) : 0;
+    plan_times(p);
     p->gpus_needed = plan_gpus_needed(p);
     return STATUS_OK;
 }
 
 static double used_mib(const struct plan *p, enum memory_use use)
 {
-    return MIB(p->memory.allocated.bytes[use]);
+    return PLAN_MIB(p->memory.rank.allocated.bytes[use]);
 }
 
 static double workspace_mib(const struct plan *p)
@@ -185,8 +203,8 @@ static double workspace_mib(const struct plan *p)
 
 static void plan_print(const struct plan *p)
 {
-    const struct memory_plan *m = &p->memory;
-    printf("%s: %.2f billion weights in %s, K and V in %s, on %d GPU%s of %lld MiB\n\n", p->path, m->weights / 1e9,
+    const struct memory_plan *m = &p->memory.rank;
+    printf("%s: %.2f billion weights in %s, K and V in %s, on %d GPU%s of %lld MiB\n\n", p->node.path, m->weights / 1e9,
            dtype_name(m->dtype), dtype_name(m->kv_dtype), (int)o.tp, o.tp > 1 ? "s" : "", (long long)o.gpu_mib);
     printf("per GPU                    MiB\n");
     printf("weights             %10.0f\n", used_mib(p, MEMORY_WEIGHTS));
@@ -194,15 +212,15 @@ static void plan_print(const struct plan *p)
            (long long)o.token_budget, scheduler_logit_rows((int)o.max_seqs, (int)o.token_budget));
     printf("workspace           %10.0f   gemms %.0f, attention %.0f, batches %.0f\n", workspace_mib(p),
            used_mib(p, MEMORY_GEMM), used_mib(p, MEMORY_ATTENTION), used_mib(p, MEMORY_BATCH));
-    printf("libraries (approx.) %10.0f   CUDA, cuBLASLt%s, rounding to pages\n", libraries_mib(m),
+    printf("libraries (approx.) %10.0f   CUDA, cuBLASLt%s, rounding to pages\n", plan_libraries_mib(m),
            o.tp > 1 ? ", NCCL" : "");
     printf("KV cache            %10.0f   %lld blocks of %d tokens: %lld tokens, %.1f contexts of %d\n",
-           (double)p->kv_blocks * MIB(m->kv_block_bytes), (long long)p->kv_blocks, KV_BLOCK_TOKENS,
-           (long long)p->kv_blocks * KV_BLOCK_TOKENS, (double)(p->kv_blocks * KV_BLOCK_TOKENS) / m->context,
-           m->context);
-    printf("not used            %10.0f   --gpu-memory-utilization %.2f\n\n", (double)o.gpu_mib - usable_mib(),
+           (double)p->memory.kv_blocks * PLAN_MIB(m->kv_block_bytes), (long long)p->memory.kv_blocks, KV_BLOCK_TOKENS,
+           (long long)p->memory.kv_blocks * KV_BLOCK_TOKENS,
+           (double)(p->memory.kv_blocks * KV_BLOCK_TOKENS) / m->context, m->context);
+    printf("not used            %10.0f   --gpu-memory-utilization %.2f\n\n", (double)o.gpu_mib - plan_usable_mib(&o),
            o.gpu_memory_utilization);
-    if (p->kv_blocks <= 0) printf("does not fit: %.0f MiB are missing. ", -p->kv_mib);
+    if (p->memory.kv_blocks <= 0) printf("does not fit: %.0f MiB are missing. ", -p->memory.kv_mib);
     if (p->gpus_needed)
         printf("one sequence of the full context fits on %d GPU%s or more\n", p->gpus_needed,
                p->gpus_needed > 1 ? "s" : "");
@@ -213,7 +231,11 @@ static void plan_print(const struct plan *p)
         "a start takes about %.0f s: a host reads %.1f GB in %.0f s at %g GB/s (--disk-gbytes-per-s), while each rank "
         "uploads in %.0f s\n",
         start_s(p), p->host_gbytes, p->read_s, o.disk_rate, p->upload_s);
-    printf("a prompt of %lld tokens needs %.1f TFLOP\n", (long long)o.prompt_tokens, p->prompt_tflop);
+    printf("a prompt of %.0f tokens needs %.1f TFLOP\n", p->prompt_tokens, p->prompt_tflop);
+    if (o.gpu)
+        printf("computed for %s: a decode pass takes %.1f ms (at least %.1f, to read %.1f GiB of weights), the prompt "
+               "alone %.3g s\n",
+               o.gpu, p->decode_ms, p->decode_bound_ms, p->weight_gib, p->prefill_s);
     if (p->speed_up > 0)
         printf("speculative prefill at keep rate %.2f speeds up the first token at most %.2f times\n", o.keep_rate,
                p->speed_up);
@@ -221,33 +243,107 @@ static void plan_print(const struct plan *p)
 
 static void plan_print_json(const struct plan *p)
 {
-    const struct memory_plan *m = &p->memory;
+    const struct memory_plan *m = &p->memory.rank;
     json_t *object = json_pack(
         "{s:f,s:s,s:s,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:b,s:i,s:f}", "weights", m->weights, "dtype",
         dtype_name(m->dtype), "kv_dtype", dtype_name(m->kv_dtype), "gpus", (json_int_t)o.tp, "weights_mib",
         used_mib(p, MEMORY_WEIGHTS), "activations_mib", used_mib(p, MEMORY_ACTIVATIONS), "workspace_mib",
-        workspace_mib(p), "libraries_mib", libraries_mib(m), "kv_mib", (double)p->kv_blocks * MIB(m->kv_block_bytes),
-        "kv_blocks", (json_int_t)p->kv_blocks, "kv_tokens", (json_int_t)(p->kv_blocks * KV_BLOCK_TOKENS), "fits",
-        (int)(p->kv_blocks > 0), "gpus_needed", p->gpus_needed, "prompt_tflop", p->prompt_tflop);
+        workspace_mib(p), "libraries_mib", plan_libraries_mib(m), "kv_mib",
+        (double)p->memory.kv_blocks * PLAN_MIB(m->kv_block_bytes), "kv_blocks", (json_int_t)p->memory.kv_blocks,
+        "kv_tokens", (json_int_t)(p->memory.kv_blocks * KV_BLOCK_TOKENS), "fits", (int)(p->memory.kv_blocks > 0),
+        "gpus_needed", p->gpus_needed, "prompt_tflop", p->prompt_tflop);
     json_object_set_new(object, "start_s", json_real(start_s(p)));
     json_object_set_new(object, "start_read_s", json_real(p->read_s));
     json_object_set_new(object, "start_upload_s", json_real(p->upload_s));
+    if (o.gpu) {
+        json_object_set_new(object, "decode_ms", json_real(p->decode_ms));
+        json_object_set_new(object, "decode_bound_ms", json_real(p->decode_bound_ms));
+        json_object_set_new(object, "prefill_s", json_real(p->prefill_s));
+    }
     if (p->speed_up > 0) json_object_set_new(object, "speed_up_bound", json_real(p->speed_up));
     json_dumpf(object, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
     printf("\n");
     json_decref(object);
 }
 
+// ---- the smallest cluster for a load --------------------------------------------------------------------------------
+
+// Checks the options of a load, and replaces FP8 on a GPU that has none.
+static enum status load_settle(void)
+{
+    struct model_config config;
+    if (!o.gpu) return status_fail(STATUS_INVALID, "%s: give --gpu too", o.qps ? "--qps" : "--trace");
+    if (o.trace && options_given(options, "prompt-tokens"))
+        return status_fail(STATUS_INVALID, "give one of --trace and --prompt-tokens");
+    if (o.trace && o.shared_tokens)
+        return status_fail(STATUS_INVALID, "--shared-prefix-tokens: a trace names its shared prefixes itself");
+    if (o.shared_tokens % TRACE_BLOCK_TOKENS)
+        return status_fail(STATUS_INVALID, "--shared-prefix-tokens %lld: must be a multiple of %d",
+                           (long long)o.shared_tokens, TRACE_BLOCK_TOKENS);
+    if (!o.trace && !o.output_tokens) o.output_tokens = 1;
+    if (!options_given(options, "max-num-seqs")) o.max_seqs = 256;
+    if (options_given(options, "max-num-batched-tokens") && o.max_seqs > o.token_budget)
+        return status_fail(STATUS_INVALID, "--max-num-seqs %lld: must be at most --max-num-batched-tokens (%lld)",
+                           (long long)o.max_seqs, (long long)o.token_budget);
+    TRY(model_config_read(o.model ? o.model : o.shape, &config));
+    if (device_rates_find(o.gpu)->tflops[RATE_FP8] > 0) return STATUS_OK;
+    if (strcmp(o.dtype, "fp8") == 0 || strcmp(o.kv_dtype, "fp8") == 0)
+        return status_fail(STATUS_INVALID, "--gpu %s has no FP8: use bf16", o.gpu);
+    return STATUS_OK;
+}
+
+// Sizes a cluster for each rate. *code_p becomes 1 if the limits of a rate cannot be kept.
+static enum status clusters_size(int *code_p)
+{
+    double rates[NUMBER_LIST_MAX] = {0};
+    int n = 1;
+    TRY(load_settle());
+    if (o.qps) TRY(real_list_parse("qps", o.qps, 1e-3, 1e6, rates, &n));
+    json_t *results = json_array();
+    enum status status = STATUS_OK;
+    for (int i = 0; i < n && status == STATUS_OK; i++) {
+        struct sizing sizing;
+        status = sizing_make(&o, rates[i], &sizing);
+        if (status != STATUS_OK) break;
+        if (sizing.is_relaxed) *code_p = 1;
+        if (!o.json && i) printf("\n");
+        if (!o.json) sizing_print(&sizing);
+        json_array_append_new(results, sizing_json(&sizing));
+    }
+    if (status == STATUS_OK && o.json) {
+        json_dumpf(n > 1 ? results : json_array_get(results, 0), stdout, JSON_INDENT(1) | JSON_REAL_PRECISION(6));
+        printf("\n");
+    }
+    json_decref(results);
+    return status;
+}
+
+static enum status memory_print(int *code_p)
+{
+    struct plan plan = {.prompt_tokens = 0};
+    if (o.ttft_p95_s > 0 || o.itl_p95_s > 0 || o.output_tokens || o.shared_tokens)
+        return status_fail(STATUS_INVALID, "limits and lengths of a load need --qps or --trace");
+    TRY(plan_make(&plan));
+    (o.json ? plan_print_json : plan_print)(&plan);
+    *code_p = plan.memory.kv_blocks > 0 ? 0 : 1;
+    return STATUS_OK;
+}
+
 int engine_command_plan(int argc, char **argv)
 {
-    options_main(options,
-                 "Usage: forepack plan --model DIR|--shape FILE [--tp N] [--gpu-mib M] [--dtype D]\n"
-                 "Memory of a worker's model on each GPU, whether it fits, and the cost of a prompt.",
-                 argc, argv, NULL);
-    struct plan plan = {0};
-    enum status status = plan_make(&plan);
-    if (status == STATUS_OK) (o.json ? plan_print_json : plan_print)(&plan);
-    int code = status == STATUS_OK ? plan.kv_blocks > 0 ? 0 : 1 : report_failure(status);
+    options_main(
+        options,
+        "Usage: forepack plan --model DIR|--shape FILE [--gpu NAME | --gpu-mib M] [--tp N] [--dtype D]\n"
+        "       forepack plan --model DIR|--shape FILE --gpu NAME (--qps R --prompt-tokens N --output-tokens N |\n"
+        "                     --trace F) [--ttft-p95 S] [--itl-p95 S] [--spec-shape FILE]\n"
+        "Memory of a worker's model on each GPU, whether it fits, and the cost of a prompt. With a load: the\n"
+        "smallest cluster that serves it within limits, simulated by forepack-sim. Exit code 1: does not fit,\n"
+        "or the limits cannot be kept.",
+        argc, argv, NULL);
+    int code = 0;
+    enum status status = flags_settle();
+    if (status == STATUS_OK) status = o.qps || o.trace ? clusters_size(&code) : memory_print(&code);
+    if (status != STATUS_OK) code = report_failure(status);
     options_free(options);
     return code;
 }

@@ -111,11 +111,11 @@ serve() {
 for i in {1..5}; do
     printf '{"id":"p%d","prompt":"%s"}\n' "$i" "$(printf 'The ferry leaves at noon. %.0s' $(seq $((10 * i))))"
 done >"$work/prompts.jsonl"
-serve open --prompts "$work/prompts.jsonl" --qps 20,40 --requests 12 --max-tokens 4 --ignore-eos --prefill on --keep-rate 0.3 \
+serve open --prompts "$work/prompts.jsonl" --qps 20,40 --hold-throughput 0.2 --requests 12 --max-tokens 4 --ignore-eos --prefill on --keep-rate 0.3 \
     --report "$work/serve.html"
 check_json "$work/open.json" '[.levels[] | .qps, .requests, .completed] == [20, 12, 12, 40, 12, 12] and .highest_qps == 40
     and all(.levels[]; .failed == 0 and .held and .good_share == 1 and .output_tokens == 48 and .kept_tokens < .prompt_tokens
-        and .ttft_ms_p50 > 0 and .ttft_ms_p50 <= .ttft_ms_p90 and .ttft_ms_p90 <= .ttft_ms_p99 and (.itl_ms_p50 == null or .itl_ms_p50 >= 0)
+        and .ttft_ms_p50 > 0 and .ttft_ms_p50 <= .ttft_ms_p90 and .ttft_ms_p90 <= .ttft_ms_p99 and (.itl_ms_p50 == null or .itl_ms_p50 >= 0) and .throughput_share > 0.2 and .throughput_share <= 1
         and .e2e_ms_p99 >= .ttft_ms_p99 and .tpot_ms_p50 >= 0 and .requests_per_s > 0)'
 grep -q '<svg' "$work/serve.html" || fail "no plot in the page"
 serve closed --prompt-tokens 40,80 --concurrency 1,3 --requests 6 --max-tokens 5 --prefill off
@@ -137,6 +137,12 @@ serve refused --prompt-tokens 30 --concurrency 2 --requests 4 --warm-up 0 --serv
 check_json "$work/refused.json" '.levels[0] | .completed == 0 and .failures.NOT_FOUND == 4'
 serve search --prompt-tokens 30 --qps 0.5 --search --requests 1 --timeout 0.000001 --warm-up 0
 check_json "$work/search.json" '.highest_qps == null and (.levels | length) >= 3 and .levels[0].qps == 0.5 and .levels[1].qps == 0.25'
+# Answers of 200 tokens at 2,000 requests/s queue up: all are complete, but the rate is not held.
+serve behind --prompt-tokens 30 --max-tokens 200 --ignore-eos --qps 2000 --requests 300 --prefill off
+check_json "$work/behind.json" '.highest_qps == null and (.levels[0] | .completed == 300 and .good_share == 1
+    and .throughput_share < 0.98 and .held == false)'
+serve word --prompt-tokens 30 --qps search --requests 1 --timeout 0.000001 --warm-up 0
+check_json "$work/word.json" '.highest_qps == null and .levels[0].qps == 1 and .levels[1].qps == 0.5'
 stop_up
 
 # Right answers of the demo models: every policy at one keep rate, compared with everything kept.
@@ -320,6 +326,45 @@ code=0
 "${plan[@]}" --tp 4 >"$work/plan-4.json" || code=$?
 [ $code = 1 ] || fail "exit code $code of a plan that does not fit"
 check_json "$work/plan-4.json" '.fits == false and .kv_blocks == 0'
+"$bin/forepack" plan --shape "$source_dir/bench/shapes/llama-3.1-405b-fp8.json" --tp 8 --gpu h200 --json >"$work/plan-h200.json"
+check_json "$work/plan-h200.json" '.weights_mib > 57500 and .weights_mib < 58700 and .kv_mib > 67000
+    and .decode_bound_ms > 12.5 and .decode_bound_ms < 12.7 and .decode_ms > 20 and .decode_ms < 24 and .prefill_s > 1'
+# The smallest cluster for a load: more load needs more groups, each rate has a plan, and speculators save groups.
+size() { # NAME OPTIONS...
+    local code=0
+    "$bin/forepack" plan --shape "$source_dir/bench/shapes/llama-3.1-8b.json" --json "${@:2}" >"$work/size-$1.json" 2>"$work/error" || code=$?
+    echo $code
+}
+sized=(--gpu h100 --tp 1 --prompt-tokens 8000 --output-tokens 20 --ttft-p95 1 --itl-p95 0.2)
+[ "$(size rates "${sized[@]}" --qps 1,6)" = 0 ] || fail "no plan: $(cat "$work/error")"
+check_json "$work/size-rates.json" '(.[0].clusters[0] | .groups == 1 and .gpus == 1) and (.[1].clusters[0].groups >= 2)
+    and all(.[]; .limits_kept and .clusters[0].ttft_s_p95 <= 1 and .clusters[0].itl_s_p95 <= 0.2 and (.effects | length) == 6)
+    and (.[1].clusters[0].with_fewer_groups | test("TTFT p95 is"))'
+[ "$(size spec "${sized[@]}" --qps 6 --spec-shape "$source_dir/bench/shapes/llama-3.2-1b.json" --keep-rate 0.1)" = 0 ] ||
+    fail "no plan with speculators: $(cat "$work/error")"
+check_json "$work/size-spec.json" '.clusters[1] | .possible and .speculators >= 1 and .groups <= 2'
+[ "$(size impossible "${sized[@]:0:8}" --qps 1 --ttft-p95 0.05)" = 1 ] || fail "an impossible limit: $(cat "$work/error")"
+check_json "$work/size-impossible.json" '.limits_kept == false and .ttft_s_p95_limit > 0.2 and .clusters[0].possible
+    and (.reason | test("no number of GPUs keeps --ttft-p95 0.05 s: one request alone takes 0.[23][0-9]* s"))'
+[ "$(size trace --gpu h100 --tp 1 --trace "$source_dir/tests/sim/plan.csv")" = 0 ] || fail "no plan of a trace: $(cat "$work/error")"
+check_json "$work/size-trace.json" '.clusters[0].groups == 1 and .prompt_tokens > 1'
+shape_8b=(plan --shape "$source_dir/bench/shapes/llama-3.1-8b.json")
+refused_plan() { # SENTENCE OPTIONS...
+    local code=0
+    "$bin/forepack" "${shape_8b[@]}" "${@:2}" >"$work/out" 2>"$work/error" || code=$?
+    [ $code = 2 ] && grep -qF -- "$1" "$work/error" || fail "plan ${*:2}: exit code $code, not '$1': $(cat "$work/error")"
+}
+refused_plan "--gpu 'h300': must be one of h100|h200|b200|a100|l40s" --gpu h300
+refused_plan "give one of --gpu and --gpu-mib" --gpu h100 --gpu-mib 40000
+refused_plan "--qps: give --gpu too" --qps 1
+refused_plan "limits and lengths of a load need --qps or --trace" --gpu h100 --ttft-p95 1
+refused_plan "give one of --trace and --prompt-tokens" --gpu h100 --trace x.csv --prompt-tokens 5
+refused_plan "--gpu a100 has no FP8" --gpu a100 --dtype fp8 --qps 1
+refused_plan "--prompt-tokens: give one length, or --qps" --prompt-tokens 5,6
+refused_plan "a request of 5000001 tokens exceeds the model's context of 131072" --gpu h100 --qps 1 --prompt-tokens 5000000
+code=0
+"$bin/forepack" plan --shape "$source_dir/bench/shapes/llama-3.1-405b.json" --gpu l40s --qps 1 >"$work/out" 2>"$work/error" || code=$?
+[ $code = 2 ] && grep -qF "fits no group of up to 8 l40s GPUs" "$work/error" || fail "405B on L40S: $code, $(cat "$work/error")"
 # The rows with logits of a worker: --max-num-seqs and those for drafts.
 "$bin/forepack" plan --shape "$source_dir/bench/shapes/llama-3.1-8b.json" --max-num-seqs 32 >"$work/plan.txt"
 grep -q "a pass of 2048 rows, logits of 96$" "$work/plan.txt" || fail "the logit rows of a worker: $(cat "$work/plan.txt")"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "bench/trace.h"
+#include "lib/base/trace.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: Apache-2.0
+// The parts of `forepack plan`:
+//
+//     plan.c           options, the memory of one group, and the choice between the two answers
+//     plan_memory.c    memory of a group on GPUs
+//     capacity.c       the highest load of a group, from the time of its passes
+//     sizing.c         the smallest cluster that keeps limits on TTFT and ITL
+//     sizing_run.c     runs forepack-sim for a cluster
+//     sizing_report.c  the answer as text and JSON
+#pragma once
+
+#include "engine/model/model.h"
+#include "lib/base/number_list.h"
+
+struct plan_flags {
+    char *model, *shape, *dtype, *kv_dtype, *allreduce_dtype, *spec_shape, *spec_dtype, *gpu;
+    char *prompt_tokens, *qps, *trace;
+    int64_t tp, gpu_mib, token_budget, max_seqs, max_context, host_gpus, spec_tp;
+    int64_t output_tokens, shared_tokens, tail_tokens;
+    double gpu_memory_utilization, keep_rate, disk_rate, upload_rate, ttft_p95_s, itl_p95_s;
+    bool json;
+    bool tp_given, seqs_given, budget_given; // flags or the --config file have set the option
+};
+
+#define PLAN_MIB(bytes) ((double)(bytes) / (1 << 20))
+
+// Memory of a model on one GPU of its group.
+struct plan_memory {
+    struct memory_plan rank; // of rank 0, which needs the most
+    double kv_mib;           // left for the KV cache; negative: missing
+    int64_t kv_blocks;
+};
+
+// A model and the limits of its node.
+struct plan_node {
+    const char *path; // a model directory, or a config.json
+    bool is_shape;    // `path` is a config.json
+    const char *dtype;
+    int64_t max_seqs, token_budget;
+};
+
+double plan_usable_mib(const struct plan_flags *flags); // memory of a GPU that the process may use
+double plan_libraries_mib(const struct memory_plan *m); // memory of the driver and the libraries
+
+// Computes the memory with `ranks` ranks. Fails if the model cannot be divided evenly.
+enum status plan_memory_of(const struct plan_flags *flags, const struct plan_node *node, int ranks,
+                           struct plan_memory *memory_p);
