@@ -13,7 +13,7 @@
 
 static const struct {
     const char *name;
-    size_t size_bytes; // 0: two elements in a byte
+    size_t size_bytes; // 0: not a whole number, see dtype_matrix_bytes()
 } dtypes[DTYPE_COUNT] = {
     [DTYPE_F32] = {"f32", 4},
     [DTYPE_F16] = {"f16", 2},
@@ -22,6 +22,7 @@ static const struct {
     [DTYPE_INT8_G128] = {"int8-g128", 1},
     [DTYPE_FP8] = {"fp8", 1},
     [DTYPE_INT4_G128] = {"int4-g128", 0},
+    [DTYPE_BF12] = {"bf12", 0},
 };
 
 size_t dtype_size_bytes(enum dtype dtype)
@@ -31,6 +32,7 @@ size_t dtype_size_bytes(enum dtype dtype)
 
 size_t dtype_matrix_bytes(enum dtype dtype, int64_t rows, int64_t columns)
 {
+    if (dtype == DTYPE_BF12) return (size_t)rows * (size_t)((3 * columns + 1) / 2);
     if (dtype == DTYPE_INT4_G128) return (size_t)rows * (size_t)((columns + 1) / 2);
     return (size_t)rows * (size_t)columns * dtype_size_bytes(dtype);
 }

@@ -33,13 +33,24 @@
 // scales. Matrices stored in FP8 have the scales that struct matrix_view describes. Matrices computed in FP8 have one
 // scale per output, and the rows that they multiply have one scale per row, like INT8. INT4_G128: weights are (code -
 // zero) * scale, with codes of 4 bits and one zero and one scale per 128 values of K (int4.h); the rows that they
-// multiply are bf16.
-enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128, DTYPE_FP8, DTYPE_INT4_G128, DTYPE_COUNT };
-size_t dtype_size_bytes(enum dtype dtype); // bytes of an element; 0 for INT4_G128, see dtype_matrix_bytes
+// multiply are bf16. BF12: bf16 weights that are stored in 12 bits without loss (bf12.h), CPU only; all results are
+// those of BF16. No checkpoint stores this type.
+enum dtype {
+    DTYPE_F32,
+    DTYPE_F16,
+    DTYPE_BF16,
+    DTYPE_INT8,
+    DTYPE_INT8_G128,
+    DTYPE_FP8,
+    DTYPE_INT4_G128,
+    DTYPE_BF12,
+    DTYPE_COUNT
+};
+size_t dtype_size_bytes(enum dtype dtype); // bytes of an element; 0 for INT4_G128 and BF12, see dtype_matrix_bytes
 // Returns the bytes of the elements of a matrix, without scales and zeros.
 size_t dtype_matrix_bytes(enum dtype dtype, int64_t rows, int64_t columns);
-const char *dtype_name(enum dtype dtype); // "f32", "f16", "bf16", "int8", "int8-g128", "fp8", "int4-g128"
-// Returns the type of activations and embedding tables in a backend of `dtype`: bf16 for the types of 8 and 4 bits,
+const char *dtype_name(enum dtype dtype); // "f32", "f16", "bf16", "int8", "int8-g128", "fp8", "int4-g128", "bf12"
+// Returns the type of activations and embedding tables in a backend of `dtype`: bf16 for the types of up to 12 bits,
 // else `dtype` itself. K and V have the same type unless kv_dtype has 8 bits.
 enum dtype dtype_of_activations(enum dtype dtype);
 // Returns the bytes that the K of one head takes in one KV entry (V takes the same). Includes the scale if `dtype` has
@@ -404,9 +415,9 @@ enum status backend_rope_attention(struct backend *b, int layer, struct tensor *
 enum status backend_mlp(struct backend *b, struct tensor *out, struct tensor *inner, const struct norm_step *norm,
                         const struct weight *gate_up, const struct weight *down, enum linear_mode mode, int rows);
 
-// Open a backend. `dtype` is the type of weights in computation: f32, bf16, int8, int8-g128, fp8 or int4-g128.
-// `threads` 0 means as many as the process may use. The CPU backend reads views in FP8, but does not multiply in FP8
-// and does not store K and V in FP8.
+// Open a backend. `dtype` is the type of weights in computation: f32, bf16, bf12, int8, int8-g128, fp8 or
+// int4-g128. `threads` 0 means as many as the process may use. The CPU backend reads views in FP8, but does not
+// multiply in FP8 and does not store K and V in FP8.
 enum status backend_open_reference(const struct backend_shape *shape, enum dtype dtype, struct backend **backend_p);
 enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype, int threads,
                              struct backend **backend_p);

@@ -26,6 +26,8 @@ START_TEST(unsupported_shapes_and_devices_are_refused)
     struct backend_shape shape = small_shape;
     check_refused(&shape, DTYPE_F32, STATUS_UNSUPPORTED, "bf16, fp8 or int4-g128");
     check_refused(&shape, DTYPE_INT8, STATUS_UNSUPPORTED, "bf16, fp8 or int4-g128");
+    check_refused(&shape, DTYPE_BF12, STATUS_UNSUPPORTED,
+                  "dtype bf12: the CUDA backend computes in bf16, fp8 or int4-g128");
     shape.kv_dtype = DTYPE_INT8;
     check_refused(&shape, DTYPE_BF16, STATUS_UNSUPPORTED, "bf16 or fp8");
     shape = small_shape;

@@ -50,14 +50,15 @@ struct sequence {
     float importance[MAX_LENGTH]; // of the last row, when the sequence runs alone
 };
 
-enum { DTYPES = 5, KINDS = 7 };
-static const enum dtype dtypes[DTYPES] = {DTYPE_F32, DTYPE_BF16, DTYPE_INT8, DTYPE_INT8_G128, DTYPE_INT4_G128};
+enum { DTYPES = 6, KINDS = 8 };
+static const enum dtype dtypes[DTYPES] = {DTYPE_F32,       DTYPE_BF16,      DTYPE_INT8,
+                                          DTYPE_INT8_G128, DTYPE_INT4_G128, DTYPE_BF12};
 static const struct kind {
     enum dtype dtype;
     enum dtype kv_dtype;
 } kinds[KINDS] = {{DTYPE_F32, DTYPE_F32},        {DTYPE_BF16, DTYPE_BF16}, {DTYPE_INT8, DTYPE_BF16},
                   {DTYPE_INT8_G128, DTYPE_BF16}, {DTYPE_BF16, DTYPE_INT8}, {DTYPE_INT8, DTYPE_INT8},
-                  {DTYPE_INT4_G128, DTYPE_BF16}};
+                  {DTYPE_INT4_G128, DTYPE_BF16}, {DTYPE_BF12, DTYPE_BF16}};
 static struct sequence sequences[SEQUENCES];
 
 static void model_open(struct model *m, struct kind kind, int threads)

@@ -12,7 +12,7 @@
 
 static const float ROUNDING = 0x1p-22f, BF16_STEP = 0x1p-7f, GUARD = -12345.5f;
 
-enum { DTYPES = 6 };
+enum { DTYPES = 7 };
 static enum dtype dtype;
 static enum dtype kv_dtype;
 static const char *backend_name;
@@ -37,8 +37,8 @@ static int n_variants;
 
 static void variants_list(void)
 {
-    static const enum dtype dtypes[DTYPES] = {DTYPE_F32,       DTYPE_BF16, DTYPE_INT8,
-                                              DTYPE_INT8_G128, DTYPE_FP8,  DTYPE_INT4_G128};
+    static const enum dtype dtypes[DTYPES] = {DTYPE_F32, DTYPE_BF16,      DTYPE_INT8, DTYPE_INT8_G128,
+                                              DTYPE_FP8, DTYPE_INT4_G128, DTYPE_BF12};
     for (int i = 0; i < n_isas * DTYPES; i++) {
         struct variant v = {isas[i / DTYPES], dtypes[i % DTYPES]};
         bool cuda = v.isa == &cuda_level, on_gpu = v.dtype == DTYPE_BF16 || v.dtype == DTYPE_INT4_G128;

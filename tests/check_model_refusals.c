@@ -47,7 +47,8 @@ START_TEST(wrong_options_are_refused)
     struct tiny_model spec = tiny_model_spec("llama");
     char *dir = tiny_model_temp(&spec);
     struct model_options options = options_for(dir, "reference", "f64");
-    refuse_open(&options, 1, STATUS_INVALID, "dtype f64: must be one of auto|f32|bf16|int8|int8-g128|fp8|int4-g128");
+    refuse_open(&options, 1, STATUS_INVALID,
+                "dtype f64: must be one of auto|f32|bf16|bf12|int8|int8-g128|fp8|int4-g128");
     options = options_for(dir, "reference", "f16");
     refuse_open(&options, 1, STATUS_INVALID, "dtype f16: must be one of");
     options = options_for(dir, "cpu", "fp8");

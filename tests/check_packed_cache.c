@@ -88,8 +88,8 @@ static char *find_file(const char *dir)
 
 START_TEST(the_second_start_maps_and_computes_the_same)
 {
-    static const char *const dtypes[] = {"f32", "bf16", "int8", "int8-g128"};
-    static const char *const families[] = {"llama", "llama3", "qwen2", "qwen3"};
+    static const char *const dtypes[] = {"f32", "bf16", "int8", "int8-g128", "bf12"};
+    static const char *const families[] = {"llama", "llama3", "qwen2", "qwen3", "llama3"};
     for (int tied = 0; tied < 2; tied++)
         for (int size = 1; size <= 4; size *= 2) {
             struct tiny_model spec = tiny_model_spec(families[_i]);
@@ -332,7 +332,7 @@ static char *packed_bytes(const char *dir, const char *dtype, int threads, size_
 // Threads pack shares of each weight while other threads read ahead.
 START_TEST(any_number_of_threads_packs_the_same_bytes)
 {
-    static const char *const dtypes[] = {"f32", "bf16", "int8", "int8-g128"};
+    static const char *const dtypes[] = {"f32", "bf16", "int8", "int8-g128", "bf12"};
     struct tiny_model spec = tiny_model_spec("llama");
     char *dir = tiny_model_temp(&spec);
     size_t n, m;
@@ -351,7 +351,7 @@ END_TEST
 SUITE("packed_cache")
 {
     TIMEOUT(120);
-    LOOP(the_second_start_maps_and_computes_the_same, 0, 4);
+    LOOP(the_second_start_maps_and_computes_the_same, 0, 5);
     TEST(a_damaged_header_or_table_is_detected);
     TEST(a_truncated_or_overlong_file_is_detected);
     TEST(the_file_of_a_start_that_was_killed_is_removed);
@@ -361,5 +361,5 @@ SUITE("packed_cache")
     TEST(files_and_links_of_other_users_are_not_used);
     TEST(the_umask_decides_who_may_read_the_file);
     TEST(a_missing_folder_is_no_failure);
-    LOOP(any_number_of_threads_packs_the_same_bytes, 0, 4);
+    LOOP(any_number_of_threads_packs_the_same_bytes, 0, 5);
 }

@@ -313,7 +313,7 @@ static const struct {
     {"--threads -1", "--threads '-1': must be a whole number from 0"},
     {"--model /nowhere", "/nowhere"},
     {"--backend tpu", "backend 'tpu'"},
-    {"--dtype int4", "--dtype 'int4': must be one of auto|f32|bf16|int8|int8-g128"},
+    {"--dtype int4", "--dtype 'int4': must be one of auto|f32|bf16|bf12|int8|int8-g128"},
     {"--kv-cache-dtype int4", "--kv-cache-dtype 'int4': must be one of auto|bf16|int8"},
     {"--dtype f32 --kv-cache-dtype int8", "kv-cache-dtype int8: a model computed in f32 keeps K and V in f32"},
     {"--router nowhere", "'nowhere'"},

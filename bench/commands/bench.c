@@ -49,12 +49,13 @@ void bench_print_json(const json_t *rows)
 double bench_weight_bytes(const char *dtype)
 {
     if (strcmp(dtype, "int4-g128") == 0) return 0.5 + 5.0 / 128; // a scale of four bytes and a zero for each group
+    if (strcmp(dtype, "bf12") == 0) return 1.5;
     return strcmp(dtype, "f32") == 0 ? 4 : strcmp(dtype, "bf16") == 0 ? 2 : 1;
 }
 
 enum probe_type bench_probe_type(const char *dtype)
 {
-    const bool multiplies_bf16 = strcmp(dtype, "bf16") == 0 || strcmp(dtype, "int4-g128") == 0;
+    const bool multiplies_bf16 = strncmp(dtype, "bf1", 3) == 0 || strcmp(dtype, "int4-g128") == 0;
     return strcmp(dtype, "f32") == 0 ? PROBE_F32 : multiplies_bf16 ? PROBE_BF16 : PROBE_INT8;
 }
 

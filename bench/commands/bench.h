@@ -63,7 +63,7 @@ void bench_add_readings(json_t *row, const struct rounds_readings *readings);
 // Prints the rows as a JSON list, one row per line.
 void bench_print_json(const json_t *rows);
 
-// Returns the bytes of one weight of a dtype by name: "f32", "bf16", else int8.
+// Returns the bytes of one weight of a dtype by name: "f32", "bf16", "bf12", "int4-g128", else int8.
 double bench_weight_bytes(const char *dtype);
 // Returns the machine probe's number type for the dtype.
 enum probe_type bench_probe_type(const char *dtype);

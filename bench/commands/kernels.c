@@ -27,7 +27,7 @@ static const struct option options[] = {
     {.name = "shape", .type = OPTION_STRING, .value = &o.shape, .help = "instead of --model: a config.json"},
     {.name = "backend", .type = OPTION_CHOICE, .value = &o.backend, .default_text = "cpu",
      .choices = "cpu|cuda|reference", .help = "backend; reference is the slow oracle of the other backends"},
-    {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "bf16", .choices = "bf16|f32|int8|int4-g128",
+    {.name = "dtype", .type = OPTION_CHOICE, .value = &o.dtype, .default_text = "bf16", .choices = "bf16|f32|bf12|int8|int4-g128",
      .help = "type of the weights; attention computes in bf16 with int8 and int4 weights"},
     {.name = "threads", .type = OPTION_INT, .value = &o.threads, .default_text = "0", .max = 4096,
      .help = "compute threads; 0 is every core the process may use"},
@@ -401,7 +401,8 @@ int bench_kernels(int argc, char **argv)
 {
     options_main(
         options,
-        "Usage: forepack bench kernels --model DIR|--shape FILE [--backend cpu|cuda] [--dtype bf16|f32|int8|int4-g128] "
+        "Usage: forepack bench kernels --model DIR|--shape FILE [--backend cpu|cuda] [--dtype "
+        "bf16|f32|bf12|int8|int4-g128] "
         "[--rows 1,256]\n"
         "       forepack bench kernels --attention --model DIR|--shape FILE [--prompt-tokens 2048] "
         "[--cached-tokens 0] [--batch 1,8] [--context 1024]\n"

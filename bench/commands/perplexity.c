@@ -29,7 +29,7 @@ static const struct option options[] = {
     {.name = "prompts", .type = OPTION_STRING, .value = &o.prompts,
      .help = "JSON Lines with \"text\", or with \"prompt\" and optionally \"answer\" (required)"},
     {.name = "dtype", .type = OPTION_STRING, .value = &o.dtype, .default_text = "auto",
-     .help = "types of the weights, comma-separated: auto, f32, bf16, int8, int8-g128, fp8, int4-g128; compared with the first type"},
+     .help = "types of the weights, comma-separated: auto, f32, bf16, bf12, int8, int8-g128, fp8, int4-g128; compared with the first type"},
     {.name = "kv-cache-dtype", .type = OPTION_CHOICE, .value = &o.kv_dtype, .default_text = "auto", .choices = MODEL_KV_DTYPES,
      .help = "type of the KV cache; auto is f32 with f32 weights, else bf16"},
     {.name = "answers", .type = OPTION_BOOL, .value = &o.answers,

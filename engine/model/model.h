@@ -27,7 +27,7 @@ struct model_options {
     bool dummy;          // for measurements: dummy weights of the config's shape, see dummy.h
     bool zeros;          // with `dummy`: all weights are zero; creating them takes no time and no host memory
     const char *backend; // "auto" (cuda if a GPU is found, else cpu), "cpu", "cuda", "reference"
-    // "f32", "bf16", "int8", "int8-g128", "fp8", "int4-g128" (kernels/backend.h) or "auto". Auto follows the
+    // "f32", "bf16", "bf12", "int8", "int8-g128", "fp8", "int4-g128" (kernels/backend.h) or "auto". Auto follows the
     // checkpoint: f32 stays f32, and f16 and bf16 become bf16. Quantised types stay if the backend computes in them,
     // else they become bf16.
     const char *dtype;

@@ -297,8 +297,8 @@ static enum status cpu_scratch_create(struct cpu *cpu)
     cpu->cos_sin =
         cpu_memory_alloc((size_t)shape->max_rows + 1, (size_t)shape->head_size * sizeof *cpu->cos_sin, false);
     cpu->scratch = cpu_memory_alloc((size_t)cpu->threads, cpu->scratch_floats * sizeof *cpu->scratch, false);
-    const bool decodes = cpu->gemm_type == GEMM_INT4;
-    cpu->decoded_words = decodes ? decoded_words(cpu->isa->tiled, blocking->rows) : 0;
+    cpu->decoded_words = decoded_words(cpu->gemm_type, cpu->isa->tiled, blocking->rows);
+    const bool decodes = cpu->decoded_words > 0;
     if (decodes)
         cpu->decoded = cpu_memory_alloc((size_t)cpu->threads, cpu->decoded_words * sizeof *cpu->decoded, false);
     if (!cpu->cos_sin || !cpu->scratch || (decodes && !cpu->decoded))
@@ -321,11 +321,9 @@ enum status backend_open_cpu(const struct backend_shape *shape, enum dtype dtype
                            "int8 and kv-cache-dtype bf16 or int8 on the CPU backend");
     if (threads < 0) return status_fail(STATUS_INVALID, "threads %d: must be 0 (all usable cores) or more", threads);
     struct cpu *cpu = mem_alloc(sizeof *cpu);
-    static const enum gemm_type types[] = {[DTYPE_F32] = GEMM_F32,
-                                           [DTYPE_BF16] = GEMM_BF16,
-                                           [DTYPE_INT8] = GEMM_INT8,
-                                           [DTYPE_INT8_G128] = GEMM_INT8_GROUPS,
-                                           [DTYPE_INT4_G128] = GEMM_INT4};
+    static const enum gemm_type types[] = {[DTYPE_F32] = GEMM_F32,        [DTYPE_BF16] = GEMM_BF16,
+                                           [DTYPE_INT8] = GEMM_INT8,      [DTYPE_INT8_G128] = GEMM_INT8_GROUPS,
+                                           [DTYPE_INT4_G128] = GEMM_INT4, [DTYPE_BF12] = GEMM_BF12};
     *cpu = (struct cpu){.base = {&cpu_ops},
                         .shape = *shape,
                         .isa = cpu_isa_best(),

@@ -4,6 +4,8 @@
 // which thread computes an element.
 #pragma once
 
+#include <stdatomic.h>
+
 #include "kernels/backend.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/packed_cache.h"
@@ -58,12 +60,16 @@ struct weight {
     int64_t rows, columns; // N, K; a vector has one row
     int words;             // words of K; for a MATRIX padded to a multiple of step_words
     int64_t n_panels;      // MATRIX
-    uint32_t *panels;      // MATRIX: [n_panels][words][PANEL_COLUMNS], see isa.h
+    uint32_t *panels;      // MATRIX: [n_panels][gemm_stored_words()][PANEL_COLUMNS], see isa.h
     int groups;            // int8, int4: number of scales of one output: 1, or one for every GROUP_SIZE values of K
     float *scale;          // int8, int4: [n_panels][groups][PANEL_COLUMNS]
     int8_t *zero;          // int4: same shape; zero - 8
     uint32_t *start;       // int8: same shape; start values of integer sums: -128 * (sum of the weights)
-    uint32_t *table;       // EMBEDDING: [N][words]; NULL if tied to `head`
+    uint8_t *exponents;    // bf12: [n_panels][BF12_EXPONENTS]
+    // bf12: escapes of all panels. Those of a panel start at first_escape[panel] [n_panels + 1].
+    struct bf12_escape *escapes;
+    uint32_t *first_escape;
+    uint32_t *table; // EMBEDDING: [N][words]; NULL if tied to `head`
     const struct weight *head;
     int32_t first_row; // EMBEDDING: vocabulary id of row 0
     float *vector;     // VECTOR: zero-padded to PANEL_COLUMNS
@@ -124,7 +130,7 @@ struct cpu {
     // int8: the current gemm's x in the words that the kernel reads. Sized for the largest ACTIVATION.
     char *packed_x;    // [rows][cpu_packed_row_bytes()], or the same in tiles
     float *row_scale;  // [rows][groups]; int4: sums of the groups of the current gemm's x
-    uint32_t *decoded; // int4: [threads][decoded_words] see panel_gemm
+    uint32_t *decoded; // int4, bf12: [threads][decoded_words] see panel_gemm
     size_t decoded_words;
     size_t packed_x_bytes, row_scales;
 
@@ -166,10 +172,10 @@ static inline const struct gemm_blocking *cpu_blocking(const struct cpu *cpu)
     return cpu_tiled(cpu) ? &tiled_blocking : &row_major_blocking;
 }
 
-// Returns the type of the words of x: bf16 in the int4 type.
+// Returns the type of the words of x: bf16 in the int4 and bf12 types.
 static inline enum gemm_type gemm_x_type(enum gemm_type type)
 {
-    return type == GEMM_INT4 ? GEMM_BF16 : type;
+    return type == GEMM_INT4 || type == GEMM_BF12 ? GEMM_BF16 : type;
 }
 
 // Returns the bytes of a row of packed_x, or of a tiled activation. A row-major row has one cache line more than it
@@ -253,6 +259,29 @@ bool cpu_packed_cache_open(struct backend *b, const char *path, uint64_t key);
 void cpu_weights_finish(struct backend *b);
 // Reads the table's row of vocabulary id `token` as f32, or zeros for ids of other ranks.
 void cpu_embedding_row(const struct weight *table, bool bf16, int32_t token, float *out);
+// weights_bf12.c
+// The compression of one matrix. Threads may pack different panels at the same time.
+struct bf12_packing {
+    struct weight *w;
+    struct bf12_escape **lists; // [n_panels] escapes of each panel; NULL if it has none
+    _Atomic uint64_t escapes;   // of all panels so far; relaxed: only the sum is used
+    uint64_t limit;
+};
+// Allocates the arrays of a bf12 weight except its panels. Returns false if there is no memory.
+bool bf12_packing_init(struct bf12_packing *p, struct weight *w);
+// Compresses one panel from its bf16 words [words][PANEL_COLUMNS]. Does nothing once there are too many escapes.
+void bf12_pack_panel(struct bf12_packing *p, int panel, const uint32_t *words);
+bool bf12_packing_failed(const struct bf12_packing *p); // too many escapes
+// Joins the lists of escapes and frees the working memory. Returns false if the packing failed or there is no memory.
+bool bf12_packing_finish(struct bf12_packing *p);
+// Frees what was packed and makes the weight a bf16 weight without panels.
+void bf12_give_up(struct weight *w);
+// Checks arrays that were read from a file, so that no escape points outside its panel.
+bool bf12_is_whole(const struct weight *w, size_t escape_bytes);
+// Converts the first `columns` numbers of one output to floats.
+void bf12_row_convert(const struct weight *w, int64_t row, int64_t columns, float *out);
+// Logs how many matrices are compressed.
+void bf12_log(const struct cpu *cpu);
 // linear.c
 enum status cpu_linear(struct backend *b, struct tensor *out, const struct tensor *x, const struct weight *w,
                        const struct weight *bias, enum linear_mode mode, int rows);

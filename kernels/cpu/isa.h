@@ -38,6 +38,10 @@
 // panel to bf16 words: code - 8, which is exact. Sums over a group of K are therefore sums of x (code - 8). Subtracting
 // (zero - 8) times the sum of x and multiplying by the scale completes them. x stays bf16.
 //
+// bf12. A panel stores quads, four words of K in three (kernels/bf12.h), so it has BF12_QUAD_WORDS rows of 64 words for
+// four words of K. `words` still counts words of K. Panels have one table of exponents, and are never tiled. Decoded
+// words are the bf16 words, and a product by them has the same operations as in GEMM_BF16.
+//
 // A gate_up weight alternates gate and up columns, one vector (vector_floats) of each, so that one register tile has
 // both operands of SwiGLU. A panel then has 32 outputs.
 //
@@ -50,6 +54,7 @@
 #include <stdint.h>
 
 #include "kernels/backend.h"
+#include "kernels/bf12.h"
 #include "kernels/convert.h"
 
 // Each level includes the instruction sets of the levels before it.
@@ -83,8 +88,8 @@ static inline int word_count(int n, bool bf16)
 
 // Contents of words. In the INT8 types, weights are signed bytes q and rows of x are unsigned bytes q + 128, both with
 // x ~ q * scale. There is one scale for each output and each row, or in INT8_GROUPS one for every GROUP_SIZE values of
-// K. In GEMM_INT4 weights are codes of 4 bits and rows of x are bf16.
-enum gemm_type { GEMM_F32, GEMM_BF16, GEMM_INT8, GEMM_INT8_GROUPS, GEMM_INT4 };
+// K. In GEMM_INT4 weights are codes of 4 bits and rows of x are bf16. GEMM_BF12 is GEMM_BF16 with compressed panels.
+enum gemm_type { GEMM_F32, GEMM_BF16, GEMM_INT8, GEMM_INT8_GROUPS, GEMM_INT4, GEMM_BF12 };
 enum { GROUP_SIZE = QUANTISE_GROUP, GROUP_WORDS = GROUP_SIZE / 4 };
 enum {
     INT4_PAIRS = 4, // pairs of values of K in a word of int4, which are INT4_PAIRS words of x
@@ -95,7 +100,14 @@ enum {
 
 static inline int gemm_word_count(int k, enum gemm_type type)
 {
-    return type == GEMM_F32 ? k : type == GEMM_BF16 ? (k + 1) / 2 : type == GEMM_INT4 ? (k + 7) / 8 : (k + 3) / 4;
+    if (type == GEMM_BF16 || type == GEMM_BF12) return (k + 1) / 2;
+    return type == GEMM_F32 ? k : type == GEMM_INT4 ? (k + 7) / 8 : (k + 3) / 4;
+}
+
+// Returns the words that a panel stores for one output and `words` words of K.
+static inline int gemm_stored_words(int words, enum gemm_type type)
+{
+    return type == GEMM_BF12 ? (words + BF12_QUAD - 1) / BF12_QUAD * BF12_QUAD_WORDS : words;
 }
 
 // Returns the start of a tile in a tiled panel of `words` words: words of K from k on, a multiple of TILE_SIDE, by the
@@ -162,9 +174,12 @@ struct panel_gemm {
     // INT8_GROUPS: [rows][x_scale_stride], from the block's first group on. INT4: the same, with the sums of x.
     const float *x_scale;
     int x_scale_stride;
-    const int8_t *zero;              // INT4: [groups of the block][PANEL_COLUMNS] zero - 8
-    uint32_t *decoded;               // INT4: [decoded_words()] for bf16 words of the block and sums of a group
-    struct stream_prefetch prefetch; // for a panel that is used once
+    const int8_t *zero;                // INT4: [groups of the block][PANEL_COLUMNS] zero - 8
+    uint32_t *decoded;                 // INT4, BF12: [decoded_words()] for bf16 words of the block and sums of a group
+    const uint8_t *exponents;          // BF12: [BF12_EXPONENTS] table of the panel
+    const struct bf12_escape *escapes; // BF12: [n_escapes] escapes of the panel
+    int n_escapes, first_word;         // BF12: first_word is the word of K at which the block starts
+    struct stream_prefetch prefetch;   // for a panel that is used once
     // NULL, or the sums of another panel. At tiled levels, vector instructions finish them between the tile
     // instructions of this gemm. Other levels leave them unfinished.
     struct panel_out *overlapped;
@@ -173,9 +188,14 @@ struct panel_gemm {
 // Rows of an int4 gemm up to which panels are decoded in registers, at levels without tiles.
 enum { INT4_DIRECT_ROWS = 12 };
 
-// Returns the words of memory into which an int4 gemm of up to `rows` rows decodes.
-static inline size_t decoded_words(bool tiled, int rows)
+// Words of K of a bf12 panel that are decoded to memory at a time.
+enum { BF12_BLOCK_WORDS = 512, BF12_TILED_BLOCK_WORDS = TILED_BLOCK_WORDS };
+
+// Returns the words of memory into which a gemm of `type` and of up to `rows` rows decodes.
+static inline size_t decoded_words(enum gemm_type type, bool tiled, int rows)
 {
+    if (type == GEMM_BF12) return (size_t)(tiled ? BF12_TILED_BLOCK_WORDS : BF12_BLOCK_WORDS) * PANEL_COLUMNS;
+    if (type != GEMM_INT4) return 0;
     const size_t group = (size_t)INT4_GROUP_WORDS * INT4_PAIRS * PANEL_COLUMNS;
     return tiled ? group + (size_t)rows * PANEL_COLUMNS : group * (INT4_BLOCK_WORDS / INT4_GROUP_WORDS);
 }

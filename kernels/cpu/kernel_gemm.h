@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Vector gemm kernels (included by kernels.c): a register tile of up to 6 rows by 64 columns over a block of K, and the
 // operations that finish an output. One template serves all types, which differ only in word_dot, except that int4
-// words are decoded first (kernel_int4.h). The layout of panels is in isa.h.
+// and bf12 words are decoded first (kernel_int4.h, kernel_bf12.h). The layout of panels is in isa.h.
 #pragma once
 
 // 6 x 4 vectors of 16 floats fill 24 of AVX-512's 32 registers; levels with 16 registers fit two vectors for each row.
@@ -207,6 +207,8 @@ INLINE void tile_dot_int4(vec acc[TILE_ROWS][4], const uint32_t *x, size_t x_str
     }
 }
 
+#include "kernels/cpu/kernel_bf12.h"
+
 // GEMM_INT8_GROUPS: adds the scaled sums of one group to c. Not inlined: with sums of both kinds in one function the
 // compiler keeps neither in registers.
 static __attribute__((noinline)) void group_add(const struct panel_gemm *p, const float *sums, bool tiled, int row,
@@ -322,14 +324,47 @@ INLINE void typed_panel_gemm(const struct panel_gemm *p, const enum gemm_type ty
     }
 }
 
+// Not inlined, so that bf16 panels and decoded bf12 panels use the same code. A second copy was a third slower.
+static __attribute__((noinline)) void bf16_panel_gemm(const struct panel_gemm *p)
+{
+    typed_panel_gemm(p, GEMM_BF16);
+}
+
+// Computes a bf12 gemm of few rows in registers, and of more rows as bf16 gemms over decoded blocks of K.
+static void bf12_panel_gemm(const struct panel_gemm *p)
+{
+    switch (p->rows) {
+    case 1: bf12_rows_gemm(p, 1); return;
+    case 2: bf12_rows_gemm(p, 2); return;
+    case 3: bf12_rows_gemm(p, 3); return;
+    case 4: bf12_rows_gemm(p, 4); return;
+    case 5: bf12_rows_gemm(p, 5); return;
+    case 6: bf12_rows_gemm(p, 6); return;
+    }
+    const bool few = p->rows <= BF12_FEW_ROWS;
+    const int step = few ? BF12_FEW_ROWS_WORDS : BF12_BLOCK_WORDS;
+    for (int k = 0; k < p->words; k += step) {
+        const int words = p->words - k < step ? p->words - k : step;
+        struct panel_gemm block = *p;
+        block.type = GEMM_BF16;
+        block.accumulate = p->accumulate || k > 0;
+        block.words = words;
+        block.x = p->x + k;
+        block.panel = p->decoded;
+        bf12_decode_block(p->decoded, p, k, words, few ? p->prefetch : (struct stream_prefetch){0}, false);
+        bf16_panel_gemm(&block);
+    }
+}
+
 static void panel_gemm(const struct panel_gemm *p)
 {
     switch (p->type) {
     case GEMM_F32: typed_panel_gemm(p, GEMM_F32); break;
-    case GEMM_BF16: typed_panel_gemm(p, GEMM_BF16); break;
+    case GEMM_BF16: bf16_panel_gemm(p); break;
     case GEMM_INT8: typed_panel_gemm(p, GEMM_INT8); break;
     case GEMM_INT8_GROUPS: typed_panel_gemm(p, GEMM_INT8_GROUPS); break;
     case GEMM_INT4: typed_panel_gemm(p, GEMM_INT4); break;
+    case GEMM_BF12: bf12_panel_gemm(p); break;
     }
 }
 

@@ -326,6 +326,53 @@ static void int4_panel_gemm_amx(const struct panel_gemm *p)
     }
 }
 
+enum { BF12_TILE_WORDS = 64 }; // words of K that one row tile decodes at a time, which stay in L1
+
+// Computes one row tile by a bf12 panel. Sums stay in tiles while parts of the panel are decoded between the products.
+static void bf12_one_tile_gemm(const struct panel_gemm *p, struct overlap *overlap)
+{
+    const enum gemm_type type = GEMM_BF16;
+    const struct amx_start start = amx_start_at(p, p->c, 0, 0, type);
+    amx_configure(p->rows, 0);
+    TILE_START(0, start, 0, 0);
+    TILE_START(1, start, 0, 1);
+    TILE_START(2, start, 0, 2);
+    TILE_START(3, start, 0, 3);
+    for (int k = 0; k < p->words; k += BF12_TILE_WORDS) {
+        const int words = p->words - k < BF12_TILE_WORDS ? p->words - k : BF12_TILE_WORDS, steps = words / TILE_WORDS;
+        const uint32_t *x = p->x + (size_t)k * TILE_SIDE, *second = p->decoded + tiled_panel_at(words, 0, HALF_COLUMNS);
+        bf12_decode_block(p->decoded, p, k, words, p->prefetch, true);
+        amx_one_by_two(x, p->decoded, steps, (struct stream_prefetch){0}, overlap, false, type);
+        amx_one_by_two(x, second, steps, (struct stream_prefetch){0}, overlap, true, type);
+    }
+    tile_store(0, p->c, TILE_BYTES);
+    tile_store(1, p->c + TILE_SIZE, TILE_BYTES);
+    tile_store(2, p->c + 2 * TILE_SIZE, TILE_BYTES);
+    tile_store(3, p->c + 3 * TILE_SIZE, TILE_BYTES);
+    tile_release();
+}
+
+// Computes a bf12 gemm of more than one row tile as bf16 gemms over decoded blocks of K.
+static void bf12_panel_gemm_amx(const struct panel_gemm *p)
+{
+    struct overlap overlap = {.out = p->overlapped, .steps = 2 * (p->words / TILE_WORDS)};
+    if (p->rows <= TILE_MAX_ROWS) {
+        bf12_one_tile_gemm(p, &overlap);
+        return;
+    }
+    for (int k = 0; k < p->words; k += BF12_TILED_BLOCK_WORDS) {
+        struct panel_gemm block = *p;
+        block.type = GEMM_BF16;
+        block.accumulate = p->accumulate || k > 0;
+        block.words = p->words - k < BF12_TILED_BLOCK_WORDS ? p->words - k : BF12_TILED_BLOCK_WORDS;
+        block.x = p->x + (size_t)k * TILE_SIDE;
+        block.panel = p->decoded;
+        block.overlapped = k ? NULL : p->overlapped;
+        bf12_decode_block(p->decoded, p, k, block.words, p->prefetch, true);
+        typed_panel_gemm_amx(&block, GEMM_BF16);
+    }
+}
+
 static void panel_gemm_amx(const struct panel_gemm *p)
 {
     switch (p->type) {
@@ -334,5 +381,6 @@ static void panel_gemm_amx(const struct panel_gemm *p)
     case GEMM_INT8: typed_panel_gemm_amx(p, GEMM_INT8); break;
     case GEMM_INT8_GROUPS: typed_panel_gemm_amx(p, GEMM_INT8_GROUPS); break;
     case GEMM_INT4: int4_panel_gemm_amx(p); break;
+    case GEMM_BF12: bf12_panel_gemm_amx(p); break;
     }
 }

@@ -125,7 +125,7 @@ static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int
 {
     const struct cpu *cpu = p->cpu;
     const struct weight *w = p->w;
-    const size_t panel_words = (size_t)w->words * PANEL_COLUMNS;
+    const size_t panel_words = (size_t)gemm_stored_words(w->words, w->type) * PANEL_COLUMNS;
     size_t row_words = p->row_bytes / sizeof(uint32_t), unit = cpu_tiled(cpu) ? TILE_SIDE : 1;
     const size_t x_words = w->type == GEMM_INT4 ? INT4_PAIRS : 1; // words of x for a word of the panel
     struct panel_gemm gemm = {
@@ -136,10 +136,17 @@ static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int
         .c = c,
         .x = (const uint32_t *)(const void *)p->words + (size_t)b->row * row_words + (size_t)k * x_words * unit,
         .x_stride = row_words * unit,
-        .panel = w->panels + (size_t)panel * panel_words + (size_t)k * PANEL_COLUMNS,
+        .panel = w->panels + (size_t)panel * panel_words + (size_t)gemm_stored_words(k, w->type) * PANEL_COLUMNS,
         .prefetch = cpu->prefetch,
         .overlapped = waiting->done < waiting->rows ? waiting : NULL,
     };
+    if (cpu->decoded) gemm.decoded = cpu->decoded + (size_t)thread * cpu->decoded_words;
+    if (w->type == GEMM_BF12) {
+        gemm.exponents = w->exponents + (size_t)panel * BF12_EXPONENTS;
+        gemm.escapes = w->escapes + w->first_escape[panel];
+        gemm.n_escapes = (int)(w->first_escape[panel + 1] - w->first_escape[panel]);
+        gemm.first_word = k;
+    }
     if (w->groups) {
         int group = w->groups > 1 ? k / (w->type == GEMM_INT4 ? INT4_GROUP_WORDS : GROUP_WORDS) : 0;
         size_t scales = ((size_t)panel * (size_t)w->groups + (size_t)group) * PANEL_COLUMNS;
@@ -147,7 +154,6 @@ static void gemm_block_sum(const struct gemm *p, const struct gemm_block *b, int
             gemm.zero = w->zero + scales;
         else
             gemm.start = w->start + scales;
-        gemm.decoded = cpu->decoded + (size_t)thread * cpu->decoded_words;
         gemm.w_scale = w->scale + scales;
         gemm.x_scale = cpu->row_scale + b->row * w->groups + group;
         gemm.x_scale_stride = w->groups;

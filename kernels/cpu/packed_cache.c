@@ -151,6 +151,17 @@ static bool entry_matches(const struct entry *e, const struct weight *w, int ind
            e->index == (uint32_t)index && e->bytes == bytes;
 }
 
+int packed_cache_next(const struct packed_cache *s, size_t bytes[PACKED_ARRAYS])
+{
+    if (!s->complete) return 0;
+    const struct header *header = s->map;
+    const struct entry *entries = (const struct entry *)(header + 1) + s->next;
+    int n = 0;
+    for (; n < PACKED_ARRAYS && s->next + (uint32_t)n < header->n_entries && entries[n].index == (uint32_t)n; n++)
+        bytes[n] = entries[n].bytes;
+    return n;
+}
+
 bool packed_cache_lookup(struct packed_cache *s, const struct weight *w, struct packed_array *arrays, int n)
 {
     if (!s->complete) return false;
@@ -169,6 +180,12 @@ bool packed_cache_lookup(struct packed_cache *s, const struct weight *w, struct 
         arrays[i].data = (char *)s->map + entries[i].at;
     s->next += (uint32_t)n;
     return true;
+}
+
+void packed_cache_refuse(struct packed_cache *s, const char *reason)
+{
+    log_event(LOG_WARN, "packed_cache_ignored", LOG_FIELD("path", s->path), LOG_FIELD("reason", reason));
+    s->complete = false;
 }
 
 static uint64_t measured_hash(const struct measured *m)

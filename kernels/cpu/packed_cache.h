@@ -36,9 +36,16 @@ void packed_cache_close(struct packed_cache *cache);     // unmaps the arrays; N
 // Returns the mapped file [*bytes_p], or NULL if there is none. NULL is fine.
 void *packed_cache_map(const struct packed_cache *cache, size_t *bytes_p);
 
+enum { PACKED_ARRAYS = 4 }; // largest number of arrays of a weight
+
+// Returns the number of arrays of the next weight in the file, and their sizes. Returns 0 if the file lacks it.
+int packed_cache_next(const struct packed_cache *cache, size_t bytes[PACKED_ARRAYS]);
 // Sets the data pointers of the next weight's arrays, whose sizes the caller has set. Returns false if the file lacks
 // this weight and all later weights.
 bool packed_cache_lookup(struct packed_cache *cache, const struct weight *w, struct packed_array *arrays, int n);
+
+// Uses no more weights of the file, whose contents are wrong.
+void packed_cache_refuse(struct packed_cache *cache, const char *reason);
 
 // Returns the prefetch that `machine` measured on this file, or false if the file has none.
 bool packed_cache_prefetch(const struct packed_cache *cache, uint64_t machine, struct stream_prefetch *prefetch_p);
@@ -49,7 +56,7 @@ void packed_cache_keep_prefetch(struct packed_cache *cache, uint64_t machine, co
 // came from the file.
 struct packed_weight {
     const struct weight *weight;
-    struct packed_array arrays[3];
+    struct packed_array arrays[PACKED_ARRAYS];
     int n;
 };
 void packed_cache_write(struct packed_cache *cache, const struct packed_weight *weights, int n);

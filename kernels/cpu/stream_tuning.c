@@ -15,8 +15,8 @@
 
 enum {
     SLICE_WORDS = TILED_BLOCK_WORDS,
-    SLICE_BYTES = SLICE_WORDS * PANEL_COLUMNS * 4,
-    SAMPLE_SLICES = 32, // slices of each thread: 2 MiB, about 0.1 ms
+    SLICE_BYTES = SLICE_WORDS * PANEL_COLUMNS * 4, // bf12: three quarters of it
+    SAMPLE_SLICES = 32,                            // slices of each thread: 2 MiB, about 0.1 ms
     // Samples read this many slices in a cycle, or the slices of all weights: more than caches hold. On a virtual
     // machine with 480 MiB of L3 in its host, reading 512 MiB is as slow as reading 3 GiB.
     CYCLE_SLICES = (512 << 20) / SLICE_BYTES,
@@ -91,13 +91,15 @@ struct stream {
     const struct cpu *cpu;
     const uint32_t **slices; // slices of all matrices, or of enough of them
     int n, first;            // number of slices; start of the next sample
+    size_t slice_bytes;
     struct stream_prefetch prefetch;
 };
 
 // Counts the slices of a matrix in the type of most matrices. Others are read too seldom to matter.
 static int64_t weight_slices(const struct cpu *cpu, const struct weight *w)
 {
-    return w->kind == WEIGHT_MATRIX && w->type == cpu->gemm_type ? w->n_panels * w->words / SLICE_WORDS : 0;
+    if (w->kind != WEIGHT_MATRIX || w->type != cpu->gemm_type) return 0;
+    return w->n_panels * gemm_stored_words(w->words, w->type) / gemm_stored_words(SLICE_WORDS, w->type);
 }
 
 static int64_t cpu_slices(const struct cpu *cpu)
@@ -114,9 +116,10 @@ static void stream_init(struct stream *s, const struct cpu *cpu)
     if (enough < CYCLE_SLICES) enough = CYCLE_SLICES;
     if (n > enough) n = enough;
     *s = (struct stream){.cpu = cpu, .slices = mem_alloc_array((size_t)n + 1, sizeof *s->slices)};
+    s->slice_bytes = (size_t)gemm_stored_words(SLICE_WORDS, cpu->gemm_type) * PANEL_COLUMNS * sizeof(uint32_t);
     for (const struct weight *w = cpu->weights; w; w = w->next)
         for (int64_t i = 0; i < weight_slices(cpu, w) && s->n < n; i++)
-            s->slices[s->n++] = w->panels + i * SLICE_WORDS * PANEL_COLUMNS;
+            s->slices[s->n++] = w->panels + (size_t)i * s->slice_bytes / sizeof(uint32_t);
 }
 
 // Touches the pages of a slice before the first sample, so that no sample waits for a page of a mapped file.
@@ -124,7 +127,7 @@ static void slice_touch(void *arg, int item, int thread)
 {
     const struct stream *s = arg;
     const volatile char *bytes = (const volatile char *)s->slices[item];
-    for (size_t at = 0; at < SLICE_BYTES; at += TOUCH_BYTES)
+    for (size_t at = 0; at < s->slice_bytes; at += TOUCH_BYTES)
         (void)bytes[at];
 }
 
@@ -143,6 +146,7 @@ static void slice_read(void *arg, int item, int thread)
                                     .w_scale = (const float *)(const void *)zeros,
                                     .x_scale = (const float *)(const void *)zeros,
                                     .zero = (const int8_t *)(const void *)zeros,
+                                    .exponents = (const uint8_t *)(const void *)zeros,
                                     .decoded = s->cpu->decoded + (size_t)thread * s->cpu->decoded_words,
                                     .prefetch = s->prefetch};
     s->cpu->isa->panel_gemm(&gemm);
@@ -186,7 +190,7 @@ bool cpu_stream_measure(struct cpu *cpu)
     free(s.slices);
     if (!rounds) return false;
     int chosen = stream_choose(seconds, rounds, stream_default(cpu->isa));
-    double gbytes = (double)slices * SLICE_BYTES / 1e9;
+    double gbytes = (double)slices * (double)s.slice_bytes / 1e9;
     cpu->prefetch = stream_candidates[chosen];
     log_event(LOG_INFO, "prefetch_measured", LOG_FIELD("into", stream_target_name(cpu->prefetch.target)),
               LOG_FIELD("ahead_bytes", cpu->prefetch.ahead_bytes),

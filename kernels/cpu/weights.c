@@ -195,7 +195,16 @@ struct packing {
     // int8 and int4 working memory of each thread: one row as floats, and the rows of a panel as bytes.
     float *floats;
     uint8_t *bytes;
+    // bf12: the bf16 words of a panel of each thread, in whole chunks.
+    struct bf12_packing *bf12;
+    uint32_t *words;
 };
+
+// Returns the words of one output in whole chunks.
+static size_t chunk_words(const struct weight *w)
+{
+    return (size_t)(w->words + PACK_WORDS - 1) / PACK_WORDS * PACK_WORDS;
+}
 
 static void pack_panel(void *arg, int panel, int thread)
 {
@@ -208,14 +217,17 @@ static void pack_panel(void *arg, int panel, int thread)
     panel_source_init(&columns, p->source, panel, bf16);
     panel_source_prefetch(&columns, 0, PREFETCH_WORDS);
     _Alignas(64) uint32_t chunk[PACK_WORDS * PANEL_COLUMNS];
+    uint32_t *whole = p->words ? p->words + (size_t)thread * chunk_words(w) * PANEL_COLUMNS : NULL;
     for (int k = 0; k < w->words; k += PACK_WORDS) {
         int words = w->words - k < PACK_WORDS ? w->words - k : PACK_WORDS;
+        uint32_t *to = whole ? whole + (size_t)k * PANEL_COLUMNS : chunk;
         panel_source_prefetch(&columns, k + PREFETCH_WORDS, 1);
         for (int c = 0; c < PANEL_COLUMNS; c += 4)
-            transpose_columns(chunk, cpu_tiled(p->cpu), &columns, c, k, words, k + PACK_WORDS <= plain_words, bf16);
-        chunk_store(w, panel, k, chunk);
+            transpose_columns(to, w->tiled, &columns, c, k, words, k + PACK_WORDS <= plain_words, bf16);
+        if (!whole) chunk_store(w, panel, k, chunk);
     }
     store_fence();
+    if (whole) bf12_pack_panel(p->bf12, panel, whole);
 }
 
 // ---- int8 -----------------------------------------------------------------------------------------------------------
@@ -364,7 +376,7 @@ static struct weight *weight_new(struct cpu *cpu, enum weight_kind kind, enum ge
     struct weight *w = mem_alloc(sizeof *w);
     *w = (struct weight){.next = cpu->weights, .kind = kind, .type = type, .rows = rows, .columns = columns};
     int step = type == GEMM_INT4 ? INT4_STEP : cpu->isa->step_words;
-    w->tiled = cpu_tiled(cpu) && type != GEMM_INT4;
+    w->tiled = cpu_tiled(cpu) && type != GEMM_INT4 && type != GEMM_BF12;
     w->words = kind == WEIGHT_MATRIX ? (gemm_word_count((int)columns, type) + step - 1) / step * step
                                      : word_count((int)columns, cpu->bf16);
     return cpu->weights = w; // from now on `close` frees it
@@ -389,15 +401,24 @@ static enum status weight_no_memory(const struct weight *w)
 // ---- packed weight cache --------------------------------------------------------------------------------------------
 
 // Lists the arrays of a weight that the packed weight cache stores. A vector or a tied table has none.
-static int weight_arrays(const struct weight *w, struct packed_array arrays[3])
+static int weight_arrays(const struct weight *w, struct packed_array arrays[PACKED_ARRAYS])
 {
-    size_t words = (size_t)w->words * sizeof(uint32_t), scales = (size_t)w->n_panels * (size_t)w->groups;
+    size_t words = (size_t)gemm_stored_words(w->words, w->type) * sizeof(uint32_t),
+           scales = (size_t)w->n_panels * (size_t)w->groups;
     if (w->kind == WEIGHT_EMBEDDING && !w->head) {
         arrays[0] = (struct packed_array){w->table, (size_t)w->rows * words};
         return 1;
     }
     if (w->kind != WEIGHT_MATRIX) return 0;
     arrays[0] = (struct packed_array){w->panels, (size_t)w->n_panels * PANEL_COLUMNS * words};
+    if (w->type == GEMM_BF12) {
+        const size_t panels = (size_t)w->n_panels;
+        arrays[1] = (struct packed_array){w->exponents, panels * BF12_EXPONENTS};
+        arrays[2] = (struct packed_array){w->first_escape, (panels + 1) * sizeof *w->first_escape};
+        arrays[3] =
+            (struct packed_array){w->escapes, w->first_escape ? w->first_escape[panels] * sizeof *w->escapes : 0};
+        return 4;
+    }
     arrays[1] = (struct packed_array){w->scale, scales * PANEL_COLUMNS * sizeof *w->scale};
     if (w->type == GEMM_INT4)
         arrays[2] = (struct packed_array){w->zero, scales * PANEL_COLUMNS * sizeof *w->zero};
@@ -406,11 +427,47 @@ static int weight_arrays(const struct weight *w, struct packed_array arrays[3])
     return w->groups ? 3 : 1;
 }
 
+// Maps a bf12 matrix. The file decides whether the matrix was compressed, and the number of escapes.
+static bool weight_map_bf12(struct cpu *cpu, struct weight *w)
+{
+    struct packed_array arrays[PACKED_ARRAYS] = {{0}};
+    size_t bytes[PACKED_ARRAYS] = {0};
+    if (packed_cache_next(cpu->packed_cache, bytes) == 1) {
+        w->type = GEMM_BF16;
+        w->tiled = cpu_tiled(cpu);
+    }
+    const int n = weight_arrays(w, arrays);
+    if (n > 1) arrays[3].bytes = bytes[3];
+    if (!packed_cache_lookup(cpu->packed_cache, w, arrays, n)) {
+        w->type = GEMM_BF12;
+        w->tiled = false;
+        return false;
+    }
+    w->panels = arrays[0].data;
+    if (n == 1) return true;
+    w->exponents = arrays[1].data;
+    w->first_escape = arrays[2].data;
+    w->escapes = arrays[3].data;
+    if (bf12_is_whole(w, arrays[3].bytes)) return true;
+    packed_cache_refuse(cpu->packed_cache, "its escapes are damaged");
+    *w = (struct weight){.next = w->next,
+                         .kind = w->kind,
+                         .type = w->type,
+                         .gate_up = w->gate_up,
+                         .rows = w->rows,
+                         .columns = w->columns,
+                         .words = w->words,
+                         .n_panels = w->n_panels};
+    return false;
+}
+
 static bool weight_map(struct cpu *cpu, struct weight *w)
 {
-    struct packed_array arrays[3] = {{0}};
+    struct packed_array arrays[PACKED_ARRAYS] = {{0}};
+    if (!cpu->packed_cache) return false;
+    if (w->type == GEMM_BF12) return w->mapped = weight_map_bf12(cpu, w);
     int n = weight_arrays(w, arrays);
-    if (!cpu->packed_cache || !packed_cache_lookup(cpu->packed_cache, w, arrays, n)) return false;
+    if (!packed_cache_lookup(cpu->packed_cache, w, arrays, n)) return false;
     *(w->kind == WEIGHT_EMBEDDING ? &w->table : &w->panels) = arrays[0].data;
     if (n == 3) {
         w->scale = arrays[1].data;
@@ -451,6 +508,7 @@ void cpu_weights_finish(struct backend *b)
 {
     struct cpu *cpu = cpu_of(b);
     cpu_stream_tune(cpu);
+    if (cpu->gemm_type == GEMM_BF12) bf12_log(cpu);
     if (cpu->packed_cache) packed_cache_save(cpu);
     cpu_attention_prefault(cpu);
 }
@@ -479,6 +537,30 @@ static enum status pack_quantised(struct packing *p)
     return enough ? STATUS_OK : weight_no_memory(w);
 }
 
+static enum status panels_alloc(struct weight *w)
+{
+    const size_t words = (size_t)gemm_stored_words(w->words, w->type) * PANEL_COLUMNS;
+    w->panels = cpu_memory_alloc((size_t)w->n_panels, words * sizeof *w->panels, false);
+    return w->panels ? STATUS_OK : weight_no_memory(w);
+}
+
+// Packs all panels in bf12. If the matrix does not compress, gives its panels up and makes it a bf16 matrix.
+static enum status pack_bf12(struct packing *p)
+{
+    struct weight *w = p->w;
+    struct bf12_packing bf12;
+    p->bf12 = &bf12;
+    p->words = cpu_memory_alloc((size_t)p->cpu->threads, chunk_words(w) * PANEL_COLUMNS * sizeof *p->words, false);
+    const bool enough = bf12_packing_init(&bf12, w) && p->words;
+    if (enough) cpu_run(p->cpu, THREAD_POOL_STATIC, w->rows * w->columns, pack_panel, p, (int)w->n_panels);
+    const bool failed = bf12_packing_failed(&bf12);
+    free(p->words);
+    p->words = NULL;
+    if (!bf12_packing_finish(&bf12) && !failed) return weight_no_memory(w);
+    if (failed || !enough) bf12_give_up(w);
+    return enough ? STATUS_OK : weight_no_memory(w);
+}
+
 static enum status weight_matrix_create(struct cpu *cpu, const struct weight_rows *source, struct weight **weight_p)
 {
     struct weight *w = weight_new(cpu, WEIGHT_MATRIX, matrix_type(cpu, source), source->rows, source->parts[0].columns);
@@ -495,10 +577,15 @@ static enum status weight_matrix_create(struct cpu *cpu, const struct weight_row
     if (gemm_is_int8(w->type) || w->type == GEMM_INT4) w->groups = cpu_groups(cpu, (int)w->columns);
     *weight_p = w;
     if (weight_map(cpu, w)) return STATUS_OK;
-    w->panels = cpu_memory_alloc((size_t)w->n_panels, (size_t)w->words * PANEL_COLUMNS * sizeof *w->panels, false);
-    if (!w->panels) return weight_no_memory(w);
+    TRY(panels_alloc(w));
     struct packing packing = {.cpu = cpu, .w = w, .source = source};
     if (w->groups) return pack_quantised(&packing);
+    if (w->type == GEMM_BF12) {
+        TRY(pack_bf12(&packing));
+        if (w->type == GEMM_BF12) return STATUS_OK;
+        w->tiled = cpu_tiled(cpu);
+        TRY(panels_alloc(w));
+    }
     cpu_run(cpu, THREAD_POOL_STATIC, w->rows * w->columns, pack_panel, &packing, (int)w->n_panels);
     return STATUS_OK;
 }
@@ -586,6 +673,9 @@ void cpu_weight_free(struct weight *w)
         free(w->scale);
         free(w->start);
         free(w->zero);
+        free(w->exponents);
+        free(w->first_escape);
+        free(w->escapes);
         free(w->table);
     }
     free(w->vector);
@@ -610,6 +700,10 @@ static void words_convert(const uint32_t *word, int64_t stride, bool bf16, int64
 // Converts a row of a tied table, which is a column of one of the head's panels.
 static void head_row_convert(const struct weight *head, int64_t row, bool bf16, int64_t columns, float *out)
 {
+    if (head->type == GEMM_BF12) {
+        bf12_row_convert(head, row, columns, out);
+        return;
+    }
     const uint32_t *panel = head->panels + (size_t)(row / PANEL_COLUMNS) * (size_t)head->words * PANEL_COLUMNS;
     const int column = (int)(row % PANEL_COLUMNS);
     if (!head->tiled) {

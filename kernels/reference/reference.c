@@ -751,7 +751,9 @@ enum status backend_open_reference(const struct backend_shape *shape, enum dtype
     enum status status = backend_shape_check(shape, dtype);
     if (status) return status;
     struct reference *ref = mem_alloc(sizeof *ref);
-    *ref = (struct reference){.base = {&reference_ops}, .shape = *shape, .dtype = dtype};
+    // bf12 stores the same values.
+    *ref = (struct reference){
+        .base = {&reference_ops}, .shape = *shape, .dtype = dtype == DTYPE_BF12 ? DTYPE_BF16 : dtype};
     size_t half = (size_t)shape->head_size / 2, context = (size_t)shape->max_context;
     rope_shape_copy(&shape->rope, shape->head_size, shape->n_layers, &ref->shape.rope);
     ref->cos = mem_alloc_array((size_t)shape->max_rows * half, sizeof *ref->cos);

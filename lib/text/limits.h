@@ -5,7 +5,7 @@
 
 // Values of --backend, --dtype, --kv-cache-dtype and --allreduce-dtype, as choices of a command line.
 #define MODEL_BACKENDS         "auto|cpu|cuda|reference"
-#define MODEL_DTYPES           "auto|f32|bf16|int8|int8-g128|fp8|int4-g128"
+#define MODEL_DTYPES           "auto|f32|bf16|bf12|int8|int8-g128|fp8|int4-g128"
 #define MODEL_KV_DTYPES        "auto|bf16|int8|fp8"
 #define MODEL_ALLREDUCE_DTYPES "auto|f32|bf16"
 
