@@ -45,7 +45,7 @@ for format in logfmt json; do
         grep -qE "/${pair%:*}: .*${pair#*:}" "$work/lines" || fail "no ${pair#*:} of ${pair%:*} ($format): $(cat "$work/lines")"
     done
     grep -q other "$work/lines" && fail "lines of another request"
-    head -n 1 "$work/lines" | grep -q request_received || fail "the first line is not the first event"
+    grep -q request_received <<<"$(head -n 1 "$work/lines")" || fail "the first line is not the first event"
     grep -oE '[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{3}' "$work/lines" | sort -c || fail "the lines are not by time"
     number=$(sed -nE 's/.*request_received.*req"?[=:]"?([0-9a-f]{16}).*my .*/\1/p; s/.*"req":"([0-9a-f]{16})".*my .*/\1/p' "$work/router.log" | head -n 1)
     cp "$work/lines" "$work/by_id"
