@@ -672,7 +672,6 @@ int main(int argc, char **argv)
     sigset_t signals;
     signals_block(&signals);
     descriptors_raise();
-    if (!o.check_config) options_log(options);
 
     struct refusals refusals = {0};
     struct compressed compressed = {0};
@@ -681,7 +680,10 @@ int main(int argc, char **argv)
     struct tenant_weight *weights = NULL;
     int n_weights = 0;
     enum status status = configuration_open(&front, weights_text, &weights, &n_weights);
-    if (status == STATUS_OK && !o.check_config) status = router_run(&front, weights, n_weights, &signals);
+    if (status == STATUS_OK && !o.check_config) {
+        options_log(options);
+        status = router_run(&front, weights, n_weights, &signals);
+    }
     const int code = o.check_config ? configuration_report(status) : end_report(status, &front);
     front_close(&front);
     free(weights);
