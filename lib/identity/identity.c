@@ -321,7 +321,8 @@ static bool look_begin(struct identity *identity, int64_t interval_us, struct fi
     if (due) {
         identity->reading = true;
         identity->looked_us = now_us;
-        *stamp_p = interval_us == 0 && identity->refused ? (struct file_stamp){0} : identity->stamp;
+        *stamp_p = identity->stamp;
+        if (interval_us == 0 && identity->refused) memset(stamp_p, 0, sizeof *stamp_p);
     }
     pthread_mutex_unlock(&identity->mutex);
     return due;
