@@ -17,7 +17,7 @@ static const char *const models[] = {"main", "speculator"};
 
 static char *model_dir(int i)
 {
-    const char *source = getenv("FOREPACK_SOURCE_DIR");
+    const char *source = getenv("FOREPACK_SOURCE");
     return mem_format("%s/deploy/demo-model/%s", source ? source : ".", models[i]);
 }
 

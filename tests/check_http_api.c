@@ -605,7 +605,7 @@ static const struct cut_answer {
     {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1}", "-", LENGTH, " f({\"a\": 1}) length",
      "f({\"a\": 1})+ incomplete", "f({\"a\": 1}) max_tokens", NULL},
     {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1, \"b\": 2", "-", STOP, " f({\"a\": 1, \"b\": 2) stop",
-     "f({\"a\": 1, \"b\": 2) completed", "f({\"a\": 1, \"b\": 2) end_turn", "f({\"a\": 1, \"b\": 2}) end_turn"},
+     "f({\"a\": 1, \"b\": 2) completed", "f({\"a\": 1, \"b\": 2) end_turn", "f({\"a\": 1}) end_turn"},
     {"<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": 1, \"b\": \"x-\"}}</tool_call>", "-", STOP,
      " f({\"a\": 1, \"b\": \"x) stop", "f({\"a\": 1, \"b\": \"x) completed", "f({\"a\": 1, \"b\": \"x) stop_sequence",
      "f({\"a\": 1}) stop_sequence"},
