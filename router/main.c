@@ -288,7 +288,6 @@ static void expected_nodes_set(struct front *front)
 
 static enum status front_open(struct front *front)
 {
-    if (!o.model) return status_fail(STATUS_INVALID, "--model: the directory of the main model is required");
     TRY(model_config_read(o.shape ? o.shape : o.model, &front->config));
     TRY(tokenizer_open(o.model, &front->tokenizer));
     if (tokenizer_vocab_size(front->tokenizer) > front->config.vocab_size) {
@@ -622,10 +621,12 @@ static enum status budgets_fit(void)
 static enum status configuration_open(struct front *front, char *weights_text, struct tenant_weight **weights_p,
                                       int *n_weights_p)
 {
+    if (!o.model) return status_fail(STATUS_INVALID, "--model: the directory of the main model is required");
     TRY(tenant_weights_parse(weights_text, weights_p, n_weights_p));
     TRY(fingerprints_parse());
     TRY(listen_check(&o.listen));
     TRY(trace_check(&o.trace, o.listen.insecure));
+    if (!o.check_config) options_log(options); // a wrong option is one line, without the settings
     TRY(front_open(front));
     return budgets_fit(); // the tokenizer is in memory
 }
@@ -680,10 +681,7 @@ int main(int argc, char **argv)
     struct tenant_weight *weights = NULL;
     int n_weights = 0;
     enum status status = configuration_open(&front, weights_text, &weights, &n_weights);
-    if (status == STATUS_OK && !o.check_config) {
-        options_log(options);
-        status = router_run(&front, weights, n_weights, &signals);
-    }
+    if (status == STATUS_OK && !o.check_config) status = router_run(&front, weights, n_weights, &signals);
     const int code = o.check_config ? configuration_report(status) : end_report(status, &front);
     front_close(&front);
     free(weights);
