@@ -137,11 +137,7 @@ static void authorities_check(const struct listen_options *o)
 
 static enum status option_check(const char *name, enum status status)
 {
-    if (status == STATUS_OK) return status;
-    char *context = mem_format("--%s", name);
-    status = status_context(status, context);
-    free(context);
-    return status;
+    return status == STATUS_OK ? status : status_context(status, "--%s", name);
 }
 
 static enum status site_check(const struct listen_options *o)
