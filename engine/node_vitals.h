@@ -26,7 +26,7 @@ const char *node_phase_name(enum node_phase phase); // "loading", ...
 
 struct node_vitals;
 
-// What the node is doing now.
+// State of the node at this moment.
 struct node_picture {
     enum node_phase phase;
     bool live;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The load that a worker group or a speculator can carry, from the time of its passes in a steady state: each pass has
-// the decode rows of all running sequences and the prompt rows that arrived since the last pass. Without queueing, so
-// it is an upper limit.
+// the decode rows of all running sequences and the prompt rows that arrived since the last pass. Queueing is
+// not counted, so the result is an upper limit.
 #pragma once
 
 #include "engine/model/pass_cost.h"

@@ -59,7 +59,8 @@ version=$(dpkg-deb -f "$(compgen -G "$packages/forepack-common_*.deb" | head -n 
 host_mirror() {
     local found
     found=$(apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 2>/dev/null | awk '$2 == "'$suite'" { print $1; exit }')
-    echo "${found:-http://deb.debian.org/debian}"
+    [ -n "$found" ] || { echo "apt has no source of Debian $suite: give one with --mirror" >&2; return 1; }
+    echo "$found"
 }
 mirror=${mirror:-$(host_mirror)}
 

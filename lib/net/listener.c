@@ -155,7 +155,7 @@ static void waiting_renew(struct net_listener *l, struct waiting *w)
     list_add(l, w);
 }
 
-// Closes the connections whose time is over. It does not run while a connection waits for its turn.
+// Closes the connections that have exceeded a time limit. The limit does not run while a connection waits for its turn.
 static void waiting_expire(struct net_listener *l)
 {
     for (struct waiting *w; (w = l->oldest) && w->until_us <= l->now_us;) {

@@ -179,7 +179,7 @@ static const char known[] =
 
 // ---- families that are refused ----
 
-// What Forepack lacks for other families. The first entry whose word occurs in the name of the architecture applies.
+// Features of other families that Forepack lacks. The first entry whose word is in the architecture's name applies.
 static const struct {
     const char *word, *missing;
 } missing_parts[] = {

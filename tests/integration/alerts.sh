@@ -203,8 +203,7 @@ kill "$crowd"
 stop "$a"
 stop "$router"
 
-# Answers of prompts that are pruned to almost nothing differ from those of the whole prompt. The shadows run when the
-# answers are over.
+# If almost every prompt token is pruned, the answer differs from that to the whole prompt. A shadow runs after the answer.
 quiet PruningFellBack PrunedAnswersDiffer
 router --shadow 1 --shadow-per-s 1000 --shadow-fallback answer:0.5 --speculate-min-tokens 1 --score-timeout-ms 600000
 node a worker "$main_model"

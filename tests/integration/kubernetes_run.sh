@@ -53,7 +53,7 @@ for file in router worker speculator; do
     done
 done
 
-# Without a worker group the router is alive and not ready, which the Service for nodes must not mind.
+# Without a worker group the router is alive but not ready. The Service for nodes must reach it all the same.
 end $worker_pid worker
 wait_until 30 "the router is not ready" answers "$http_port" /ready 503
 equal 200 "$(code_of "$http_port" /health)" "health of a router without a worker group"

@@ -19,7 +19,7 @@ PORT_OPTIONS = {"http": "http-port", "grpc": "port", "nodes": "node-listen", "pr
 
 
 def secret_keys(manifests, name):
-    """Returns the keys of a Secret, or None if nobody makes it."""
+    """Returns the keys of a Secret, or None if no manifest creates the Secret."""
     if any(name == c["spec"]["secretName"] for c in manifests.of("Certificate")):
         return CERTIFICATE_KEYS
     secret = manifests.find("Secret", name)
