@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Words and sentence forms of the documents. Together with those of the tasks (facts.c, task_*.c) they are all that the
-// demo pair (deploy/demo-model) knows.
+// Words and sentence forms of the documents. The demo pair (deploy/demo-model) knows only these and the forms of the
+// tasks (facts.c, task_*.c).
 #include "bench/town.h"
 
 #include <ctype.h>

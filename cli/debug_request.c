@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// forepack debug request: finds a request in the logs of router, speculators and workers. All of them write the
-// router's number of the request (`req=`), and the router also writes the client's id.
+// forepack debug request: finds a request in the logs of router, speculators and workers. Each log has the
+// router's number of the request (`req=`); the router's log also has the client's id.
 #include <ctype.h>
 #include <errno.h>
 #include <stdio.h>

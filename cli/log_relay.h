@@ -22,6 +22,6 @@ struct log_relay {
 enum status log_relay_open(struct log_relay *relay, int file);
 // Makes the relay the standard error of this process and of the children that it starts.
 enum status log_relay_take_stderr(struct log_relay *relay);
-// Restores standard error and waits up to a second until everything is copied. All writers must have closed their
-// copies of `fd`.
+// Restores standard error and waits up to a second until everything is copied. Every writer must have closed its
+// copy of `fd`.
 void log_relay_close(struct log_relay *relay);

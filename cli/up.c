@@ -50,7 +50,7 @@ static bool relay_is_open;
 static char token_folder[] = "/tmp/forepack-up-XXXXXX";
 static bool has_own_token; // the token is a file in token_folder
 
-// Creates the cluster token. Without it, any user of this machine could attach a node and receive prompts.
+// Creates the cluster token. Any user of this machine could otherwise attach a node and receive prompts.
 static enum status token_create(void)
 {
     uint64_t random[4];

@@ -9,9 +9,9 @@
 // previous published block, and a salt. A KV entry depends only on its row and the earlier rows, so equal keys mean
 // equal bits. A sequence with the same rows references the block instead of computing it. Positions are part of the key
 // because K is stored after RoPE. A pruned prompt therefore shares blocks only with prompts that kept the same tokens
-// at the same positions. All tokens and positions are compared; their hash only selects a bucket. A cache that trusted
-// hashes would give one client another client's text after a collision. The salt separates tenants, so that cache hits
-// do not show a tenant how the prompts of another tenant begin.
+// at the same positions. Tokens and positions are compared whole; their hash only selects a bucket. A cache that
+// trusted hashes would give one client another client's text after a collision. The salt separates tenants, so that
+// cache hits do not show a tenant how the prompts of another tenant begin.
 //
 // A published block without references counts as free, and look-ups find it until its memory is needed. The least
 // recently released block is evicted first. The last block of a sequence is evicted before its first block, so the

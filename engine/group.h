@@ -15,7 +15,7 @@
 // gets a comm of one rank, and MPI is not initialised. Ranks that cannot reach each other hang in the first collective.
 // So after limit_s seconds (0: no limit), the process logs the failure and ends with exit code 1. Ranks of one host
 // with the same affinity mask divide the cores of the mask. Each rank, and every thread that it starts afterwards, uses
-// only its own part. Before the call, block the signals that the program receives by sigwait().
+// only its own part. Block the signals that the program receives by sigwait() before this call.
 #define GROUP_LIMIT_S "60"
 enum status group_open(int *argc, char ***argv, int limit_s, struct comm **comm_p);
 void group_close(struct comm *comm);

@@ -449,7 +449,7 @@ static void name_process(const struct node_program *program, const struct comm *
     log_options_apply(&program->common->log, name);
 }
 
-// Called by all ranks. All ranks fail if the leader's tokenizer cannot be opened. Followers need no tokenizer.
+// Called by all ranks. Every rank fails if the leader's tokenizer cannot be opened. Followers need no tokenizer.
 static enum status open_tokenizer(const struct node_program *program, struct comm *comm, struct tokenizer **tokenizer_p)
 {
     enum status status = comm->rank ? STATUS_OK : tokenizer_open(program->common->model, tokenizer_p);

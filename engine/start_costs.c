@@ -21,8 +21,8 @@ struct measurement {
     struct start_costs costs;
 };
 
-// Sets the blocks of a pass. Its cached entries are entries that an earlier pass of as many rows wrote, again and
-// again: writing them all would take too long.
+// Sets the blocks of a pass. Its cached blocks repeat the blocks that an earlier pass of as many rows wrote, because
+// writing that many entries would take too long.
 static int blocks_set(struct measurement *m, int rows, int cached)
 {
     const int n_cached = cached / KV_BLOCK_TOKENS, written = rows / KV_BLOCK_TOKENS;
@@ -64,7 +64,7 @@ static enum status pass_run(struct measurement *m, const struct measured_pass *p
     return STATUS_OK;
 }
 
-// Returns the fastest of a few runs. Repeats a pass while half of the time is left.
+// Measures the fastest of a few runs. Repeats a pass only if the time of all passes stays under half of the limit.
 static enum status pass_measure(struct measurement *m, struct measured_pass pass, int64_t *us_p)
 {
     int64_t best_us = INT64_MAX, us = 0;

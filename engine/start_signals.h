@@ -9,7 +9,7 @@
 
 // Returns true if a drain signal that comes now repeats the signal of `first_us`: a service manager that signals all
 // processes of a group also signals the launcher, which passes the signal on. So signals of a launched process count
-// once within a second. Any thread.
+// once within a second. Any thread may call.
 bool drain_signal_repeats(int64_t first_us);
 
 // Starts the watch. Call node_block_signals() first.

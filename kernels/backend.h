@@ -33,8 +33,8 @@
 // scales. Matrices stored in FP8 have the scales that struct matrix_view describes. Matrices computed in FP8 have one
 // scale per output, and the rows that they multiply have one scale per row, like INT8. INT4_G128: weights are (code -
 // zero) * scale, with codes of 4 bits and one zero and one scale per 128 values of K (int4.h); the rows that they
-// multiply are bf16. BF12: bf16 weights that are stored in 12 bits without loss (bf12.h), CPU only; all results are
-// those of BF16. No checkpoint stores this type.
+// multiply are bf16. BF12: bf16 weights that are stored in 12 bits without loss (bf12.h), CPU only; results equal
+// the results of BF16. No checkpoint stores this type.
 enum dtype {
     DTYPE_F32,
     DTYPE_F16,
@@ -145,7 +145,7 @@ enum linear_mode {
 // The function between the two matrices of an MLP that backend_ops.mlp does not compute: it has biases or no gate. I is
 // the width of the MLP.
 enum activation_kind {
-    ACTIVATION_SWIGLU, // x [rows, 2 I] has the gate's columns, then those of up: silu(gate) * up
+    ACTIVATION_SWIGLU, // x [rows, 2 I] has the gate's columns, then up's columns: silu(gate) * up
     ACTIVATION_RELU2,  // x [rows, I]: x^2 where x > 0, else 0
     ACTIVATION_XIELU,  // x [rows, I] (arXiv 2411.13010): a x^2 + beta x where x > 0, else (e^min(x, epsilon) - 1 - x) b
                        // + beta x
@@ -155,7 +155,7 @@ struct activation {
     float a, b, beta, epsilon; // XIELU
 };
 
-// Arguments of an RMSNorm over all heads of q, and of one over all heads of k (OLMo 2). The gains are those of this
+// Arguments of an RMSNorm over all heads of q, and of one over all heads of k (OLMo 2). The gains are for this
 // rank's heads, [H D] and [Hkv D]. `squares` holds sums over all ranks, of q_dims and k_dims squares.
 struct whole_norm {
     const struct tensor *squares;

@@ -91,7 +91,7 @@ static enum status pair_check(const char *prefix, const char *cert, const char *
     return STATUS_OK;
 }
 
-// Refuses options that give one address to two ports. Without this check, the second socket would report a port in use,
+// Refuses options that give one address to two ports. Otherwise the second socket would report a port in use,
 // as if another process had it.
 static enum status ports_check(const struct listen_options *o)
 {
@@ -242,7 +242,7 @@ static char *site_hosts(const struct listen_options *o)
     return o->allowed_hosts ? mem_format("%s,%s", o->host, o->allowed_hosts) : mem_string(o->host);
 }
 
-// Decides which web pages may use the port. Without keys a page needs no more than the port's address, so Origin must
+// Decides which web pages may use the port. If there are no keys, a page needs only the port's address. So Origin must
 // be allowed, and on loopback Host must be a name of this machine.
 static struct http_site site_make(const struct listen_options *o, const struct front *front, const char *hosts)
 {

@@ -7,7 +7,7 @@
 
 enum { SIM_MAIN_FINGERPRINT = 1, SIM_SPECULATOR_FINGERPRINT = 2 }; // fingerprints of the nodes' models
 
-// Calibrations 1 and 2 are for the main model of the scenario, 3 is for another model. All three are for the default
+// Calibrations 1 and 2 are for the main model of the scenario, 3 is for another model. The three are for the default
 // options and the router's default tail window.
 enum { SIM_CALIBRATIONS = 3 };
 

@@ -21,8 +21,8 @@ static bool is_steady(const struct world *w)
     return !w->scenario->load;
 }
 
-// Returns the largest allowed error of a fit. Simulated passes follow the cost model plus noise. Without noise, the
-// error is at most a quarter.
+// Returns the largest allowed error of a fit. Simulated passes follow the cost model plus noise. If there is no noise,
+// the error is at most a quarter.
 static double error_max(const struct world *w, int index)
 {
     double noise = (double)w->scenario->nodes[index].noise_percent / 100;

@@ -39,13 +39,13 @@ static int rows_left(const struct pass_model *m)
     return m->rows_max - m->rows;
 }
 
-// Returns the rows (up to `limit`) that prompts other than the prompt of `beside` could still use.
-static int rows_wanted(struct pass_model *m, const struct pass_sequence *beside, int limit)
+// Returns the rows (up to `limit`) that prompts other than the prompt of `except` could still use.
+static int rows_wanted(struct pass_model *m, const struct pass_sequence *except, int limit)
 {
     int64_t rows = 0;
     for (int i = 0; i < m->n_running; i++) {
         const struct pass_sequence *x = m->running[i];
-        if (x != beside && !x->rows && !is_decode(x)) rows += pending(x);
+        if (x != except && !x->rows && !is_decode(x)) rows += pending(x);
     }
     for (int i = 0; i < m->n_queue && rows < limit; i++) {
         if (pass_group_waits(m, m->queue[i])) continue;

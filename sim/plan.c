@@ -53,7 +53,7 @@ static enum status trace_make_up(const struct plan *plan, struct trace *trace)
     return STATUS_OK;
 }
 
-// Sets the arrival times of the rows by the rate. Without a rate, scales the times of the trace.
+// Sets the arrival times of the rows by the rate. If there is no rate, scales the times of the trace.
 static void trace_set_times(const struct plan *plan, struct trace *trace)
 {
     const struct plan_options *o = plan->o;

@@ -11,7 +11,7 @@
 #include "lib/base/options.h"
 #include "lib/text/limits.h"
 
-// Costs of a pass. All 0: not given.
+// Costs of a pass; zeros: not given.
 struct plan_costs {
     double fixed_us, row_us, pair_us;
 };

@@ -62,7 +62,9 @@ static void add_failure(struct measured *m, enum status status)
     json_object_set_new(m->failures, name, json_integer(n + 1));
 }
 
-// Adds a client's result. Adds the times of a message to the router and of one back to the core's times.
+// Adds a client's result. Its times begin when the client sends the request, so they include the message to the router.
+// They end at the core, so the time of the answer's message to the client is added. TPOT needs no such addition,
+// because the first and the last token have the same delay.
 static void add_result(struct measured *m, const struct client_result *r)
 {
     double network_ms = (double)m->plan->o->network_us / 1e3;

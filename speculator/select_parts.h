@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two ways to use the keep budget, for select.c only. Both set kept [n] to 1 for the tokens that they keep. Of two
-// equally important parts, they prefer the earlier one. They take O(n log n).
+// The two ways to use the keep budget, for select.c only. Both set kept [n] to 1 for the tokens that they keep. If two
+// parts are equally important, they prefer the earlier part. They take O(n log n).
 #pragma once
 
 #include "speculator/select.h"

@@ -17,9 +17,9 @@ static size_t strip_one(const char *bytes, size_t n, const char *const *ends)
     return n;
 }
 
-// Returns the mark of the last character before closing quotes and brackets: SENTENCE_STOPS for a stop, which ends a
-// sentence before a blank, SENTENCE_ENDS for a stop that ends one anywhere, else 0. Returns SENTENCE_ONLY_CLOSES for a
-// token of quotes and brackets only.
+// Returns the mark of the last character before closing quotes and brackets. SENTENCE_STOPS: a stop that ends a
+// sentence if a blank follows. SENTENCE_ENDS: a stop that ends a sentence whatever follows. 0: no stop. Returns
+// SENTENCE_ONLY_CLOSES for a token of quotes and brackets only.
 static uint8_t last_mark(const char *bytes, size_t n)
 {
     static const char *const closing[] = {"\"", "'", ")", "]", "*", "\u201d", "\u2019", "\u00bb", NULL};

@@ -29,8 +29,8 @@
 
 enum { DRAFT_BATCHES = 12 }; // 1, 2 to 3, 4 to 7 ... sequences
 
-// A phase with or without drafts of speculators. Without drafts, speculators get no generated tokens, so they do not
-// draft.
+// A phase with or without drafts of speculators. In a phase without drafts, speculators get no generated tokens, so
+// they do not draft.
 struct draft_phase {
     bool is_off;
     int passes, length; // passes of the phase so far; number of passes after which the phase ends (0 means 32)

@@ -18,7 +18,7 @@ struct capacity_node {
     double pass_us; // longest pass with decode and prompt rows; 0: twice the time of its decode rows
 };
 
-// What ends the growth of the rate.
+// The first limit that a growing rate reaches.
 enum capacity_limit { CAPACITY_SEQUENCES, CAPACITY_KV, CAPACITY_BUDGET, CAPACITY_PASS, CAPACITY_LIMITS };
 const char *capacity_limit_text(enum capacity_limit limit);
 

@@ -351,7 +351,7 @@ static enum status limits_relax(struct sizing *s)
     const bool ttft_fails = s->limits.ttft_p95_s > 0 && ttft_s > s->limits.ttft_p95_s;
     const bool itl_fails = s->limits.itl_p95_s > 0 && itl_s > s->limits.itl_p95_s;
     if (is_first) reason_write(s, ttft_fails, itl_fails, ttft_s, itl_s, fastest.tp);
-    // Without a limit that is impossible alone, both limits grow.
+    // Both limits grow if neither of them is impossible by itself.
     if (ttft_fails || !itl_fails) s->limits.ttft_p95_s = fmax(1.5 * ttft_s, 1.25 * s->limits.ttft_p95_s);
     if (itl_fails || !ttft_fails) s->limits.itl_p95_s = fmax(1.5 * itl_s, 1.25 * s->limits.itl_p95_s);
     return STATUS_OK;

@@ -6,6 +6,6 @@
 
 #include "engine/model/safetensors.h"
 
-// Any thread. Several checkpoints may be watched at once. Unwatch a checkpoint before it is closed.
+// Any thread may call. Several checkpoints may be watched at once. Unwatch a checkpoint before it is closed.
 void file_fault_watch(const struct safetensors *st);
 void file_fault_unwatch(const struct safetensors *st);

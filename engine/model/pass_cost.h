@@ -39,7 +39,8 @@ struct pass_work {
     double attention_us, kv_us; // time of the attention of all sequences; its part that is limited by reading
 };
 
-// Parts of the time of a pass. The time of reading and the time of arithmetic are those of the gemms that each limits.
+// Parts of the time of a pass. weights_us sums the gemms that reading weights limits, and arithmetic_us
+// the gemms that arithmetic limits.
 struct pass_parts {
     double weights_us, arithmetic_us, attention_us, sums_us, launch_us;
     double total_us; // without the host's time between two passes

@@ -66,7 +66,7 @@ struct weight {
     int8_t *zero;          // int4: same shape; zero - 8
     uint32_t *start;       // int8: same shape; start values of integer sums: -128 * (sum of the weights)
     uint8_t *exponents;    // bf12: [n_panels][BF12_EXPONENTS]
-    // bf12: escapes of all panels. Those of a panel start at first_escape[panel] [n_panels + 1].
+    // bf12: escapes of all panels. A panel's escapes start at first_escape[panel] [n_panels + 1].
     struct bf12_escape *escapes;
     uint32_t *first_escape;
     uint32_t *table; // EMBEDDING: [N][words]; NULL if tied to `head`

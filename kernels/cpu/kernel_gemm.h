@@ -106,7 +106,7 @@ INLINE void wide_x_read(struct wide_x *wide, const uint32_t *x, size_t x_stride,
     }
 }
 
-// Computes acc += x times w for word `k` of widened x. All even elements come before the odd ones, as in word_dot.
+// Computes acc += x times w for word `k` of widened x. Even elements are added before odd elements, as in word_dot.
 INLINE void wide_x_dot(vec acc[TILE_ROWS][4], const struct wide_x *wide, int k, const vec_word w[4], const int rows,
                        const int vecs)
 {

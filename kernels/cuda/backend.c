@@ -327,7 +327,7 @@ static enum status importance_read(struct backend *b, float *host)
 
 // ---- opening --------------------------------------------------------------------------------------------------------
 
-// Copies the arrays of RoPE to the device, and after the rows of angles the one that layers without RoPE use.
+// Copies the arrays of RoPE to the device. The last row of angles is for layers without RoPE.
 static enum status rope_upload(struct cuda *cuda)
 {
     struct rope_shape *rope = &cuda->shape.rope;

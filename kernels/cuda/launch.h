@@ -109,7 +109,8 @@ cudaError_t launch_epilogue(cudaStream_t stream, void *out, int out_stride, bool
                             int x_stride, const float *row_scale, const float *column_scale, const float *bias,
                             int rows, int n);
 
-// Steps of some families (family_rows.cu), see backend_ops.activate and the steps after it. Rows are those of a step.
+// Steps of some families (family_rows.cu), see backend_ops.activate and the steps after it. `rows` counts the rows of a
+// step.
 cudaError_t launch_activate(cudaStream_t stream, void *out, int out_stride, const float *x, const struct activation *a,
                             int rows, int n);
 cudaError_t launch_add_norm(cudaStream_t stream, void *out, int out_stride, float *x, const float *addend,

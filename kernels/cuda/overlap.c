@@ -19,7 +19,7 @@ enum status overlap_open(struct cuda *cuda)
     int least, greatest = 0; // the greatest priority is the smallest number
     cuda->micro_batch = ALL_ROWS;
     cudaError_t error = cudaDeviceGetStreamPriorityRange(&least, &greatest);
-    // With priority, an all-reduce starts as soon as it can. Without priority, it would start after all blocks of a
+    // With priority, an all-reduce starts as soon as it can. It would otherwise start after all blocks of a
     // gemm that was issued earlier.
     if (error == cudaSuccess)
         error = cudaStreamCreateWithPriority(&cuda->reduce_stream, cudaStreamNonBlocking, greatest);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Addresses to listen on, in the form HOST:PORT. Checks their syntax, opens listening sockets, and finds out if other
 // machines can reach an address. HOST is a name, an IPv4 address, or an IPv6 address in brackets. An empty HOST means
-// all addresses. Any thread. Failures return INVALID, or UNAVAILABLE if a later try may succeed: the name does not
-// resolve, the port is in use, or the machine does not have the address yet.
+// all addresses. Any thread may call. Failures return INVALID, or UNAVAILABLE if a later try may succeed: the name does
+// not resolve, the port is in use, or the machine does not have the address yet.
 #pragma once
 
 #include <stdbool.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads files of the control groups of this process, versions 1 and 2 (cgroups(7)). Any thread.
+// Reads files of the control groups of this process, versions 1 and 2 (cgroups(7)). Any thread may call.
 #pragma once
 
 #include <stdbool.h>

@@ -8,7 +8,7 @@
 // and they vanish with the process. Containers with their own network do not see each other's claims; there, cpusets
 // separate pools. Claims are only advice: if a process claims every core, other processes share cores.
 //
-// Any thread.
+// Any thread may call.
 #pragma once
 
 #include <sched.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads files that a user named. Any thread.
+// Reads files that a user named. Any thread may call.
 #pragma once
 
 #include <stddef.h>

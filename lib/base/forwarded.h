@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds the client's address of a request that came through proxies, in X-Forwarded-For or Forwarded (RFC 7239). Every
 // proxy appends the address of its peer, so only the entries of trusted proxies can be believed: the last address that
-// is no trusted proxy is the client. Does no input or output. Any thread.
+// is no trusted proxy is the client. Does no input or output. Any thread may call.
 #pragma once
 
 #include <netinet/in.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Bounds the memory that parsed JSON of clients takes. Parsed JSON is many times larger than its text: in jansson an
-// object takes about 400 bytes and a number about 40. The text is counted before it is parsed. Any thread.
+// object takes about 400 bytes and a number about 40. The text is counted before it is parsed. Any thread may call.
 #pragma once
 
 #include <stddef.h>

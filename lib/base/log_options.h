@@ -30,5 +30,5 @@ struct log_options {
 // Sets the process name of log lines (copied), the level and the format, also that of the journal. Ignores SIGPIPE, so
 // that a program outlives the reader of its log. Call it after parsing and before other threads start.
 void log_options_apply(const struct log_options *options, const char *process);
-// Sets the level again, after options_reload(). Any thread.
+// Sets the level again, after options_reload(). Any thread may call.
 void log_options_apply_level(const struct log_options *options);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Heap allocation that never returns NULL: when memory runs out, the process logs out_of_memory and aborts. Callers
 // bound every size that comes from a file or the network, so a failure means that the machine has no memory left. Free
-// every result with free(). Any thread.
+// every result with free(). Any thread may call.
 #pragma once
 
 #include <stddef.h>

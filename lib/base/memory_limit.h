@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The limit on the memory of this process: that of its cgroups (versions 1 and 2). Any thread.
+// The limit on the memory of this process: that of its cgroups (versions 1 and 2). Any thread may call.
 #pragma once
 
 #include <stddef.h>

@@ -6,7 +6,7 @@
 //     ... write(file.fd) ...
 //     status = new_file_commit(&file); // or new_file_discard(&file)
 //
-// Any thread. Paths are copied. The message of a failure has only the reason: callers add the path.
+// Any thread may call. Paths are copied. The message of a failure has only the reason: callers add the path.
 #pragma once
 
 #include <stdbool.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads options from environment variables: FOREPACK_OPT_MAX_WAIT_MS sets --max-wait-ms. Kubernetes sets variables such
-// as FOREPACK_PORT in every pod beside a Service named `forepack`; none of their names begins with this prefix.
+// as FOREPACK_PORT in every pod if there is a Service named `forepack`. None of their names begins with this prefix.
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,7 @@
 // Limits the memory that this process holds for the peers of its ports. There are two budgets: one for peers that still
 // have to show a key or token, one for all other peers. While the peers of a budget hold too much, the busiest peer is
 // closed: the peer with the most memory. Among peers that have not shown a key, the time since peer_join() also counts.
-// The budgets are global to the process, because memory is. Any thread.
+// The budgets are global to the process, because memory is. Any thread may call.
 #pragma once
 
 #include <stdbool.h>

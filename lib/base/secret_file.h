@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads small files that may be replaced while the process runs: certificates, keys, tokens. Any thread.
+// Reads small files that may be replaced while the process runs: certificates, keys, tokens. Any thread may call.
 #pragma once
 
 #include <stdbool.h>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tells the service manager that started the process, such as systemd, how the process is doing. The protocol is that
-// of sd_notify(3): each message is one datagram to the socket that NOTIFY_SOCKET names. Without that variable every
-// function does nothing.
+// of sd_notify(3): each message is one datagram to the socket that NOTIFY_SOCKET names. If that variable is not set,
+// every function does nothing.
 //
 // Any thread may call every function after service_manager_open().
 #pragma once
@@ -21,7 +21,7 @@ void service_manager_stopping(void);
 
 // Sets the sentence that `systemctl status` shows. Sends nothing if the sentence has not changed.
 __attribute__((format(printf, 1, 2))) void service_manager_set_status(const char *format, ...);
-// Gives a start that makes progress more time, counted from now. Without it the manager ends a long start.
+// Gives a start that makes progress more time, counted from now. The manager ends a long start otherwise.
 void service_manager_extend_start(int64_t us);
 
 // Returns the interval at which the caller must look for progress, so that the watchdog hears of it in time: at most

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Connects OpenSSL to a connection by functions of the caller, in place of OpenSSL's own socket functions, which raise
-// SIGPIPE. Any thread.
+// SIGPIPE. Any thread may call.
 #pragma once
 
 #include <openssl/ssl.h>

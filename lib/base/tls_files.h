@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads certificates, keys and authorities from PEM files, for gRPC and HTTP. Any thread.
+// Reads certificates, keys and authorities from PEM files, for gRPC and HTTP. Any thread may call.
 #pragma once
 
 #include <openssl/ssl.h>

@@ -3,7 +3,7 @@
 // Grammars are found by kind and whole text. A full cache drops the least recently used grammar. The cache keeps no
 // matchers, so all that a client can learn about other clients' grammars is how long its own request takes.
 //
-// Any thread.
+// Any thread may call.
 #pragma once
 
 #include "lib/text/grammar_spec.h"

@@ -132,7 +132,7 @@ static void values_add_costs(const json_t *values, bool is_list, struct costs *c
     if (is_list) json_array_foreach(values, i, one) value_add_units(one, costs);
 }
 
-// What an enclosing member has counted already. Counting it again on every level would take quadratic time.
+// Costs that an enclosing member has counted already. Counting them again on every level would take quadratic time.
 enum counted { COUNTED_TEXTS = 1, COUNTED_VALUES = 2 };
 
 // Adds the costs of a member of a schema. Returns what is counted with all it contains. A property that has the name of

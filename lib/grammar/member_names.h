@@ -11,8 +11,8 @@
 // Returns true if an object that is valid against the schema can have a member. `schema` is a whole document.
 typedef bool member_possible_fn(void *arg, const json_t *schema);
 
-// Removes patterns that match no names but those of "properties" and "required", whose schemas get the pattern's schema
-// as well, and sets "additionalProperties" to false where no other name is left. The valid answers stay the same.
+// Removes patterns that match only names of "properties" and "required". The schemas of these names get the pattern's
+// schema as well. Sets "additionalProperties" to false where no other name is left. The valid answers stay the same.
 // Returns true if the schema has changed. Calls `possible` at most once for each pattern, object and such name, and at
 // most 256 times; further objects stay as they are.
 bool member_names_settle(json_t *schema, member_possible_fn *possible, void *arg);

@@ -118,7 +118,7 @@ void http_server_stop_accepting(struct http_server *server);
 // Exchanges that are still referenced stay valid. Must not be called from a handler. NULL is allowed.
 void http_server_close(struct http_server *server, int grace_ms);
 // Reads changed TLS files now and logs the changes, instead of at the next new connection. Returns the failure if files
-// cannot be used. Any thread.
+// cannot be used. Any thread may call.
 enum status http_server_reload(struct http_server *server);
 enum { HTTP_STATUS_CLASSES = 6 };
 struct http_server_status {
@@ -171,8 +171,8 @@ struct http_local {
     const char *method, *path;
     char *body; // [size + 1] NUL-terminated; the exchange takes ownership
     size_t size;
-    // Called once with the whole response, which is valid during the call. Any thread. Must not block, and must not
-    // call functions of the exchange. A stream is answered with status 500 and no body.
+    // Called once, on any thread, with the whole response, which is valid during the call. Must not block, and must
+    // not call functions of the exchange. A stream is answered with status 500 and no body.
     void (*respond)(void *arg, int status, const char *body, size_t size);
     void *arg;
 };

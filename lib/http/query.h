@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the query of a request (http_query()). Any thread.
+// Reads the query of a request (http_query()). Any thread may call.
 #pragma once
 
 #include <stddef.h>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the route of a request in a table of routes. Any thread.
+// Finds the route of a request in a table of routes. Any thread may call.
 #pragma once
 
 #include "lib/http/http.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides which web pages may use the server, by the headers Host and Origin, which a browser does not let a page
-// choose. Writes the headers of CORS (Fetch Standard). Does no input or output. Any thread.
+// choose. Writes the headers of CORS (Fetch Standard). Does no input or output. Any thread may call.
 //
 // Host: the owner of a web page can make the page's name resolve to the server's address (DNS rebinding). The browser
 // then takes page and server for one origin, but Host still has the page's name. Origin: a page of another site may

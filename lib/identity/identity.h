@@ -2,8 +2,8 @@
 // Identifies callers by the API keys of a file (key_file.h) and applies the limits of each key (limits.h). Reads the
 // file again when it changes. Does not depend on a protocol.
 //
-// Any thread. Calls do not block, except that the thread that notices a changed file reads it. No log line and no error
-// message contains a key.
+// Any thread may call. Calls do not block, except that the thread that notices a changed file reads it. No log line and
+// no error message contains a key.
 #pragma once
 
 #include <stdbool.h>

@@ -73,7 +73,7 @@ enum status api_key_set(struct api_key *key, const char *name, const char *value
 enum status key_file_lock(const char *path, bool create, int *fd_p);
 void key_file_unlock(int fd);
 
-// Change one line: write a new file and rename it over the locked file. All other lines stay. EXISTS: the id or the
+// Change one line: write a new file and rename it over the locked file. The other lines stay. EXISTS: the id or the
 // hash is taken. NOT_FOUND: there is no such id.
 enum status key_file_add(const char *path, int fd, const struct api_key *key);
 enum status key_file_revoke(const char *path, int fd, const char *id);

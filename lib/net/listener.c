@@ -194,7 +194,7 @@ static void watch_set(struct net_listener *l, struct waiting *w, uint32_t events
     epoll_ctl(l->epoll_fd, EPOLL_CTL_MOD, w->fd, &(struct epoll_event){.events = events, .data.ptr = w});
 }
 
-// Stops reading until the connection's turn. Its only events are those of its end.
+// Stops reading until the connection's turn. Only the connection's end is still reported.
 static void hold(struct net_listener *l, struct waiting *w)
 {
     w->is_held = true;

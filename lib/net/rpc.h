@@ -92,7 +92,7 @@ struct rpc_server_options {
 // stays in use.
 enum status rpc_server_open(const struct rpc_server_options *options, struct rpc_server **server_p);
 // Reads changed TLS files now and logs the changes, instead of at the next new connection. Returns the failure if files
-// cannot be used. Any thread.
+// cannot be used. Any thread may call.
 enum status rpc_server_reload(struct rpc_server *server);
 int rpc_server_port(const struct rpc_server *server); // the actual port, also with port 0
 // Returns the number of times that a connection had to wait before it could open more calls. Counts for this process.
@@ -148,7 +148,7 @@ enum status rpc_channel_open(const char *target, struct rpc_channel **channel_p)
 // `target`.
 enum status rpc_channel_open_tls(const char *target, const struct rpc_tls *tls, struct rpc_channel **channel_p);
 // Sends "authorization: Bearer TOKEN" (copied) with later calls; NULL: none. Returns INVALID unless the token is
-// printable ASCII without spaces. Any thread.
+// printable ASCII without spaces. Any thread may call.
 enum status rpc_channel_set_token(struct rpc_channel *channel, const char *token);
 // Sends this header (copied) with all calls. Must be called before the first stream is opened. Returns INVALID unless
 // `name` is lower case, not reserved by gRPC and not binary ("-bin"), and `value` is printable ASCII.

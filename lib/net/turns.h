@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shares new calls between the connections of a port. C-core takes about 25 us of CPU time for each call that a client
 // opens. Many connections, each within its own limit, could therefore open more calls than the port can serve. A
-// connection may open some calls freely, and more once calls are answered with data (frames.h: credit). All other calls
+// connection may open some calls freely, and more once calls are answered with data (frames.h: credit). Other calls
 // are paid from one token bucket. While it is empty, connections without credit wait until it is their turn. A turn
-// goes to the connection that has paid least, by powers of two, and then to the one that has waited longest. What a
-// connection has paid halves in the time in which the bucket fills. Every eighth turn goes to the powers of two in
-// order, so that no connection waits for ever. Private to net/.
+// goes to the connection that has paid least, by powers of two, and among equals to the connection that has waited
+// longest. The sum that a connection has paid halves in the time in which the bucket fills. Every eighth turn goes to
+// the powers of two in order, so that no connection waits for ever. Private to net/.
 //
 // Threads: any. The functions of turns_start() and struct turn are called under the lock.
 #pragma once

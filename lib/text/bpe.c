@@ -225,7 +225,7 @@ static void merge_by_heap(const struct bpe *bpe, struct bpe_scratch *s)
     }
 }
 
-// What a merge makes of two symbols.
+// Result of a merge of two symbols.
 struct joined {
     uint32_t rank; // BPE_NO_MERGE: nothing
     int32_t result;
@@ -390,7 +390,7 @@ static bool result_emit(void *user, int32_t id, size_t start)
     return true;
 }
 
-// Returns true if merges join symbols whose bytes are not those of the text: spelled bytes, or the unknown token.
+// Returns true if merges join symbols whose bytes differ from the text's: spelled bytes, or the unknown token.
 static bool merges_spelled_symbols(const struct bpe *bpe)
 {
     bool *spelled = mem_alloc_array((size_t)bpe->vocabulary.n_ids, sizeof *spelled), found = false;

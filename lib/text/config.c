@@ -28,8 +28,8 @@ enum {
 
 enum { DEFAULT_WINDOW_LAYERS = 28 };
 
-// Reads which layers rotate: no_rope_layers has a 1 for each layer that does. Without it, every
-// no_rope_layer_interval-th layer does not.
+// Reads which layers rotate: no_rope_layers has a 1 for each layer that does. If it is absent, every
+// no_rope_layer_interval-th layer does not rotate.
 static void read_still_layers(struct config_reader *r, struct model_config *c)
 {
     const json_t *list = config_reader_get(r, "no_rope_layers");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads sampling and prefill fields from a client's JSON. Checks types; sampling_check() and prefill_check() check most
 // ranges. On INVALID the error message names the key and the allowed values. Values are not null: callers decide the
-// meaning of null. Any thread.
+// meaning of null. Any thread may call.
 #pragma once
 
 #include <jansson.h>

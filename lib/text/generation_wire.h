@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Converts sampling and prefill fields to and from messages of the public protocol and of the cluster protocol. A field
 // of generation_fields.h and the message member of the same name are the same field. Stop strings, the logit bias and
-// the prefill mode differ between the protocols and are not converted here. Any thread.
+// the prefill mode differ between the protocols and are not converted here. Any thread may call.
 #pragma once
 
 #include <protobuf-c/protobuf-c.h>

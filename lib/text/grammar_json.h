@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads structured output from a JSON body: OpenAI's response_format, and vLLM's guided_json, guided_regex,
-// guided_grammar, guided_choice and structured_outputs. A schema with `strict` is closed (schema_close.h). Any thread.
+// guided_grammar, guided_choice and structured_outputs. A schema with `strict` is closed (schema_close.h). Any thread
+// may call.
 #pragma once
 
 #include <jansson.h>

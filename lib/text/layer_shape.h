@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts in which the layers of one family differ from those of another. Everything else is as in Llama.
+// The parts in which the layers of families of models differ. Everything else is as in Llama.
 #pragma once
 
 #include <stdbool.h>
@@ -31,7 +31,7 @@ static inline int layer_mlp_matrices(const struct layer_shape *layer)
     return layer->mlp == MLP_SWIGLU ? 3 : 2;
 }
 
-// Returns true if the MLP is the one that backends compute as a single step.
+// Returns true if backends compute this kind of MLP as a single step.
 static inline bool layer_mlp_is_fused(const struct layer_shape *layer)
 {
     return layer->mlp == MLP_SWIGLU && !layer->mlp_bias;

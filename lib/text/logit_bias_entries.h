@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Converts the logit bias of a request to entries of forepack.v1.SamplingOptions. Any thread.
+// Converts the logit bias of a request to entries of forepack.v1.SamplingOptions. Any thread may call.
 #pragma once
 
 #include "lib/base/mem.h"

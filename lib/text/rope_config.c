@@ -263,8 +263,9 @@ static double yarn_pair(const struct rope_config *rope, double turns)
     return rope->dims * log(rope->original_context / (turns * 2 * M_PI)) / (2 * log(rope->theta));
 }
 
-// Divides the frequencies of slow pairs by `factor`, keeps those of fast pairs, and joins them by a linear ramp. Each
-// step is rounded to f32 as in transformers: at high positions one unit in the last place changes an angle visibly.
+// Divides the frequencies of slow pairs by `factor`, keeps the frequencies of fast pairs, and joins both by a linear
+// ramp. Each step is rounded to f32 as in transformers: at high positions one unit in the last place changes an angle
+// visibly.
 static float yarn_frequency(const struct rope_config *rope, int pair, float power)
 {
     double low = yarn_pair(rope, rope->beta_fast), high = yarn_pair(rope, rope->beta_slow);

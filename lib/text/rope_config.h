@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The RoPE settings of a checkpoint (arXiv 2104.09864) and the frequencies that follow from them. The types of scaling
-// are those of Hugging Face transformers, modeling_rope_utils: linear and dynamic (dynamic NTK), llama3, yarn (arXiv
+// are as in Hugging Face transformers, modeling_rope_utils: linear and dynamic (dynamic NTK), llama3, yarn (arXiv
 // 2309.00071) and longrope (arXiv 2402.13753). Frequencies are computed in f32, as transformers computes them.
 #pragma once
 

@@ -46,7 +46,7 @@ struct text_range {
 };
 
 // Encodes a text that contains untrusted parts. With PARSE_SPECIAL, special tokens are recognised only outside the
-// `untrusted` ranges (ascending, disjoint; n_untrusted may be 0). In all other respects the ids are those of
+// `untrusted` ranges (ascending, disjoint; n_untrusted may be 0). In all other respects the ids equal the ids of
 // tokenizer_encode(). Returns OUT_OF_RANGE as soon as there are more than `max_ids` ids, without encoding the rest of
 // the text. If `starts_p` is not NULL, it receives for each id the byte of `text` where the token starts (ascending; an
 // id added before or after the text gets 0 or size_bytes).

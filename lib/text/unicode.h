@@ -29,7 +29,7 @@ size_t utf8_encode(int32_t c, char out[4]);
 // Returns the start of the character that ends before `end` (well-formed text, end > 0).
 size_t utf8_before(const char *text, size_t end);
 
-// The classes of Unicode 16, which Hugging Face's library has. utf8proc has those of an older version.
+// The classes of Unicode 16, which Hugging Face's library has. utf8proc has the classes of an older version.
 bool unicode_is_space(int32_t c);  // White_Space
 bool unicode_is_letter(int32_t c); // L
 bool unicode_is_number(int32_t c); // N

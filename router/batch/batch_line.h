@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The lines of a batch: requests of its input file, and answers of its output and error files. Does no input or output.
-// Any thread.
+// Any thread may call.
 #pragma once
 
 #include <jansson.h>

@@ -280,7 +280,7 @@ static int tenant_jobs(const struct batch_runner *runner, const char *tenant)
     return n;
 }
 
-// Adds jobs for unfinished batches, those of the tenant with the fewest jobs first.
+// Adds jobs for unfinished batches. Batches of the tenant with the fewest jobs are first.
 static void jobs_fill(struct batch_runner *runner)
 {
     while (runner->n_jobs < JOBS_MAX) {

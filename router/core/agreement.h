@@ -22,11 +22,11 @@ enum { AGREEMENT_WINDOW = 1000, AGREEMENT_LEAST = 10, AGREEMENT_TENANTS = 64, AG
 // The agreement that the fallback is about.
 enum agreement_measure { AGREEMENT_UNWATCHED, AGREEMENT_FIRST_TOKEN, AGREEMENT_ANSWER };
 
-// What the shadow of an answer has shown.
+// Agreement of an answer with the whole prompt, as its shadow has shown.
 struct agreement {
     bool is_compared;   // the answer is greedy; false: it was sampled, so only its log-probability is known
-    bool first, whole;  // the first token, the whole answer are those of the whole prompt
-    int tokens, agreed; // tokens of the answer; leading tokens that are those of the whole prompt
+    bool first, whole;  // the first token, the whole answer agree with the whole prompt
+    int tokens, agreed; // tokens of the answer; leading tokens that agree with the whole prompt
     double surprise;    // negative log-probability of the answer under the whole prompt, in nats
 };
 
@@ -38,7 +38,7 @@ int agreement_answers_needed(double promise);
 // Returns true if a window holds enough answers to show the promise and to end a fallback.
 bool agreement_can_show(double promise);
 
-// What the requests of a window ask for; quality 0: the keep rate.
+// Quality or keep rate that the requests of a window ask for. quality 0: the keep rate counts.
 struct agreement_key {
     double quality, keep_rate;
 };

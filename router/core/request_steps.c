@@ -80,7 +80,7 @@ static void append_output(struct request *r, const int32_t *tokens, int n)
 }
 
 // Streams the tokens to the client. Returns true if a stop string has ended the text, or the client wants no token.
-// *n_used_p is then the number of tokens that are part of the answer.
+// *n_used_p is the number of tokens that are part of the answer.
 static bool stream_tokens(struct core *c, struct request *r, const struct sequence_result *result, int *n_used_p,
                           int64_t now_us)
 {
@@ -101,8 +101,8 @@ static bool stream_tokens(struct core *c, struct request *r, const struct sequen
     return stopped;
 }
 
-// Ends the request with its whole answer. An answer without tokens is always cut, so the token that the model would
-// have chosen cannot end it.
+// Ends the request with its whole answer. If the client wants no token (max_tokens 0), the reason is always "length":
+// the token that was computed is not part of the answer, so it cannot have ended the answer.
 static void answer_finished(struct core *c, struct request *r, enum finish_reason reason, bool release, int64_t now_us)
 {
     if (r->spec.sampling.no_output) reason = FINISH_REASON_LENGTH;

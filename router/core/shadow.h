@@ -70,7 +70,7 @@ struct shadow {
     uint64_t number;   // of the request
     int kept_tokens;
     struct agreement_key key;
-    // What the running request has shown so far.
+    // Agreement that the running request has shown so far.
     struct agreement agreement;
     bool is_invalid; // the worker group sent a log-probability that is none
 };

@@ -144,8 +144,8 @@ static bool leaves_before(const struct preemption *found, const struct sched_req
     return rows_a != rows_b ? rows_a < rows_b : a->number > b->number;
 }
 
-// Returns the next request that may leave the node for a request with the share `more`, or NULL. Prefers one that frees
-// the missing blocks alone, else the one that frees most.
+// Returns the next request that may leave the node for a request with the share `more`, or NULL. Prefers a request that
+// frees the missing blocks alone, else the request that frees most.
 static struct sched_request *next_leaving(const struct search *s, double more, int64_t missing)
 {
     struct sched_request *next = NULL;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Preemption: a waiting request gets the place of running requests. Without it, a tenant with long answers in all
+// Preemption: a waiting request gets the place of running requests. Otherwise a tenant with long answers in all
 // sequence slots would make others wait for the end of these answers, whatever the order of the queue.
 //
 // A waiting request may take the place of a running request of
@@ -7,7 +7,7 @@
 // - any tenant, if its priority is of a higher class (low, normal, high). A request that was overdue before it ran
 //   loses its place to a higher class only after PREEMPT_TOKENS tokens: it does not wait twice for its first token;
 // - another tenant whose priority is not higher, if its own tenant then holds no more of the worker groups than the
-//   other tenant, for each unit of weight. What a tenant holds is `held` of its tenant queue (tenant_queue.h). A tenant
+//   other tenant, for each unit of weight. `held` of a tenant queue (tenant_queue.h) is the tenant's holding. A tenant
 //   that holds nothing may also take a place after PREEMPT_TOKENS tokens, so that tenants take turns if there are more
 //   tenants than slots. Within a priority, a tenant that already holds a place, or that takes a turn, must also have
 //   been served no more tokens than the other tenant (virtual token counter). So preemption never takes a place for a
@@ -35,6 +35,6 @@ struct preemption {
     uint64_t holders_scanned; // part of scan_cost: tenants that hold slots
 };
 
-// Chooses the next preemption for the requests that wait for the worker groups. Of all nodes, it chooses the one that
-// has the fewest rows to compute again.
+// Chooses the next preemption for the requests that wait for the worker groups. It chooses the node that has
+// the fewest rows to compute again.
 void preemption_choose(const struct sched_view *view, struct waiting_set *set, struct preemption *preemption);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sends the answer of a request to a gRPC client: chunks and then one completion, a score, or a compression.
-// Any thread.
+// Any thread may call.
 #pragma once
 
 #include "lib/net/rpc.h"
@@ -15,7 +15,7 @@ void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct
 enum { WIRE_PREFILL_ROOM = 64 };
 void wire_prefill_format(const struct request *r, char text[WIRE_PREFILL_ROOM]);
 
-// What each stage decided for a request, and how long it took. Texts are borrowed from the request.
+// Decisions and times of the stages of a request. Texts are borrowed from the request.
 struct wire_explanation {
     Forepack__V1__Stages stages;
     Forepack__V1__Stage of[NODE_ROLES]; // stages.score and stages.prefill, if they are set

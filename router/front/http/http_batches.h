@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Handlers of /v1/batches. Any thread.
+// Handlers of /v1/batches. Any thread may call.
 #pragma once
 
 #include "lib/http/http.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /v1/compress answers with the messages or the prompt of the body, without the parts of their texts that a
-// speculator finds least important. The fields of the answer include those of Headroom's endpoint of the same name,
-// which LiteLLM and Portkey call.
+// speculator finds least important. The fields of the answer include the fields of Headroom's endpoint of the same
+// name, which LiteLLM and Portkey call.
 #include <limits.h>
 #include <string.h>
 

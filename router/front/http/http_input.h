@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The input of a generation, read from a body: the fields that all APIs share, and the prompts. Any thread.
+// The input of a generation, read from a body: the fields that all APIs share, and the prompts. Any thread may call.
 #pragma once
 
 #include "lib/text/chat.h"

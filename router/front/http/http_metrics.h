@@ -11,5 +11,5 @@ struct http_service;
 void http_metrics_get(struct http_exchange *x);
 
 // Asks for the metrics of the router, see metrics_reporter_ask(). Returns false, and `answer` is not called, if the
-// service is being closed. Any thread.
+// service is being closed. Any thread may call.
 bool http_metrics_ask(struct http_service *service, enum metrics_format format, metrics_answer_fn answer, void *arg);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lists of the HTTP API with pages: the query's fields, and the ends of the answer. Any thread.
+// Lists of the HTTP API with pages: the query's fields, and the ends of the answer. Any thread may call.
 #pragma once
 
 #include "router/front/http/http_call.h"

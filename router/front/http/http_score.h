@@ -10,7 +10,7 @@
 struct http_score_api {
     const char *method; // name in the log
     bool as_sent;       // images of the body are not replaced by the router's text for them
-    // Reads the body into the answer's request. May set `a->data` to a compression. Any thread.
+    // Reads the body into the answer's request. May set `a->data` to a compression. Any thread may call.
     enum status (*read)(const json_t *body, struct http_input *in, struct answer *a);
     json_knows_fn *knows; // as in struct http_api
     // Answers a request that has its score. Core's thread.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads the tools of a body of /v1/chat/completions and the client's choice among them. All APIs with tools use this
-// form. Any thread.
+// Reads the tools of a body of /v1/chat/completions and the client's choice among them. Every API with tools uses this
+// form. Any thread may call.
 #pragma once
 
 #include "router/front/http/http_input.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Anthropic's Messages API (POST /v1/messages, POST /v1/messages/count_tokens) for text and tools: translates bodies
 // into bodies of /v1/chat/completions. Refuses images, documents and tools that Anthropic's servers run. Refuses a
-// conversation that ends with the assistant's turn, because an answer cannot continue that turn. Any thread.
+// conversation that ends with the assistant's turn, because an answer cannot continue that turn. Any thread may call.
 //
 // Clients such as Claude Code put turns of the role system between other turns. They stay in their places if the chat
 // template renders such turns. Otherwise their text joins the turn before them.
@@ -21,5 +21,5 @@ struct anthropic_options {
 // UNSUPPORTED on failure; status_message() names the field.
 enum status anthropic_to_chat(const json_t *body, const struct anthropic_options *options, json_t **chat_p);
 
-// Returns true if the API has its own field of this name, in addition to those of a chat.
+// Returns true if the API has its own field of this name, in addition to the fields of a chat.
 bool anthropic_knows(const char *name);

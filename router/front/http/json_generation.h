@@ -2,7 +2,7 @@
 // Reads the generation fields of any API's JSON body into a GenerateRequest. Each API reads the prompt itself. Defaults
 // follow OpenAI's APIs, such as temperature 1, and differ from gRPC's.
 //
-// Borrows from the body. Any thread.
+// The message borrows from the body. Any thread may call.
 #pragma once
 
 #include <jansson.h>

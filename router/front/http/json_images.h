@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Images in the conversation of a body, in the forms of all APIs: image_url, input_image and image. The model sees no
-// images. They are refused, or replaced by the text of the router's option --image-text. Any thread.
+// images. They are refused, or replaced by the text of the router's option --image-text. Any thread may call.
 #pragma once
 
 #include <jansson.h>

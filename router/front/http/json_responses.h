@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // OpenAI's Responses API (POST /v1/responses) without its state: no response is stored, so a request carries its whole
-// conversation. Any thread.
+// conversation. Any thread may call.
 //
 //   json_responses.c         the fields of a body
 //   json_responses_input.c   its items
@@ -26,7 +26,7 @@ enum { RESPONSES_REPEATED_JSON_MAX = 256 << 10 };
 // whatever the status. Returns INVALID or UNSUPPORTED on failure; status_message() names the field.
 enum status responses_to_chat(const json_t *body, bool system_turns, struct responses_tools *tools, json_t **chat_p);
 
-// Returns true if /v1/responses reads this field itself. Other fields are those of /v1/chat/completions.
+// Returns true if /v1/responses reads this field itself. /v1/chat/completions has the other fields.
 bool responses_knows(const char *name);
 
 // Returns the request's fields that a response repeats, as members of a JSON object, each with a leading comma. The

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The input of the Responses API, a list of items, as messages of /v1/chat/completions. Any thread.
+// The input of the Responses API, a list of items, as messages of /v1/chat/completions. Any thread may call.
 #pragma once
 
 #include <jansson.h>

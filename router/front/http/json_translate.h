@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Functions for APIs whose bodies are translated to bodies of /v1/chat/completions, so that all bodies are checked and
-// served in one way. The streams of these APIs consist of named events. Any thread.
+// served in one way. The streams of these APIs consist of named events. Any thread may call.
 #pragma once
 
 #include <jansson.h>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Logs the fields of bodies that the server does not know and ignores, so that an operator sees what a client asks for.
-// Any thread.
+// Any thread may call.
 #pragma once
 
 #include "router/front/http/json_body.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Variables of the chat template that fields of an API stand for: reasoning_effort, verbosity, and switches of
-// reasoning. A template that does not use a variable renders the same prompt with it. Any thread.
+// reasoning. A template that does not use a variable renders the same prompt with it. Any thread may call.
 #pragma once
 
 #include <jansson.h>

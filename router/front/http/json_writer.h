@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Appends JSON text to a buffer. The text is always valid UTF-8. Any thread.
+// Appends JSON text to a buffer. The text is always valid UTF-8. Any thread may call.
 #pragma once
 
 #include "lib/text/generation.h"

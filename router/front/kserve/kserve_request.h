@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Converts a ModelInferRequest to a GenerateRequest. Parameters come from three places: the request's parameters, the
-// JSON of the tensor `sampling_parameters`, and tensors with the name of a parameter. All become one JSON object, which
-// is read like a body of the HTTP API (json_generation.h). Inputs and outputs follow Triton's vLLM backend. Tensors of
-// one parameter may also have the names of Triton's TensorRT-LLM backend. docs/kserve.md lists them.
+// JSON of the tensor `sampling_parameters`, and tensors with the name of a parameter. They become one JSON object,
+// which is read like a body of the HTTP API (json_generation.h). Inputs and outputs follow Triton's vLLM backend.
+// Tensors of one parameter may also have the names of Triton's TensorRT-LLM backend. docs/kserve.md lists them.
 //
-// Any thread. Functions return INVALID, NOT_FOUND or UNSUPPORTED on failure.
+// Any thread may call. Functions return INVALID, NOT_FOUND or UNSUPPORTED on failure.
 #pragma once
 
 #include "proto/inference/kserve.pb-c.h"

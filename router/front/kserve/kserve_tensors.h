@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads the input tensors of a ModelInferRequest. Checks that the shape matches the contents, raw or typed, and checks
-// the lengths of BYTES elements. Any thread.
+// the lengths of BYTES elements. Any thread may call.
 #pragma once
 
 #include <stdbool.h>

@@ -15,7 +15,7 @@ typedef void (*metrics_answer_fn)(void *arg, enum metrics_format format, const c
 // Borrows the front, whose loop and pool must run until metrics_reporter_close().
 struct metrics_reporter *metrics_reporter_open(const struct front *front);
 // Asks for the metrics without blocking. `http` and `batch` have the current counts of the HTTP service. If several
-// requests share a copy, the counts of the last request are used. Any thread.
+// requests share a copy, the counts of the last request are used. Any thread may call.
 void metrics_reporter_ask(struct metrics_reporter *reporter, enum metrics_format format,
                           const struct http_server_status *http, const struct batch_metrics *batch,
                           metrics_answer_fn answer, void *arg);

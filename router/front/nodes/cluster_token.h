@@ -14,5 +14,5 @@ void cluster_token_free(struct cluster_token *token); // NULL is allowed
 // token stays in use. Any thread; NULL is allowed.
 enum status cluster_token_reload(struct cluster_token *token);
 // Checks the value of the header `authorization` (NULL: not sent). Returns UNAUTHENTICATED unless it is "Bearer
-// SECRET". Any thread.
+// SECRET". Any thread may call.
 enum status cluster_token_check(struct cluster_token *token, const char *authorization);

@@ -102,7 +102,8 @@ void answers_free(struct answer *first); // frees answers that are not submitted
 // message was aborted meanwhile, the core's thread ends them without a token.
 void answers_submit(struct answer *first, const char *method);
 
-// Closes a client that is gone. The protocol may not use `client` afterwards, except in client_ops. Any thread.
+// Closes a client that is gone. The protocol may not use `client` afterwards, except in client_ops. Any thread may
+// call.
 void client_close(struct client *client);
 
 // --- core's thread

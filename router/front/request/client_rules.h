@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operator's rules for the requests of a client. Any thread.
+// The operator's rules for the requests of a client. Any thread may call.
 #pragma once
 
 #include "router/front/request/answer.h"

@@ -220,7 +220,7 @@ enum status compression_tokenise(const struct front *front, struct compression *
     if (status == STATUS_OUT_OF_RANGE)
         return context_refuse(CONTEXT_WORDS_OPENAI, context, false, context, model_config_context_note(&front->config));
     TRY(status);
-    // A token that is added before the text belongs to no text. Its start is moved behind all texts.
+    // A token that is added before the text belongs to no text. Its start is moved after all texts.
     for (int i = 0; i < c->tokens_before && tokenizer_is_special(front->tokenizer, (*tokens_p)[i]); i++)
         c->starts[i] = SIZE_MAX;
     return STATUS_OK;

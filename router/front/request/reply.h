@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Sends on a client's or a node's call. Ends the call of a client that leaves too many bytes unread, to bound the
-// memory of unread answers. Any thread.
+// memory of unread answers. Any thread may call.
 #pragma once
 
 #include <protobuf-c/protobuf-c.h>

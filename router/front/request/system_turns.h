@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds out whether a chat template renders turns of the role system between other turns. Some templates raise an error
-// or leave such turns out. Any thread.
+// or leave such turns out. Any thread may call.
 #pragma once
 
 #include "lib/text/chat.h"
