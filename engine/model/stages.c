@@ -1,71 +1,80 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/model/stages.h"
 
-#include <math.h>
+#include <stdlib.h>
 
-double stages_head_layers(const struct model_config *c, enum dtype dtype, enum dtype head_dtype)
+static enum status refuse_list(const char *text, int n_stages)
 {
+    return status_fail(STATUS_INVALID,
+                       "pp-layers %.40s: must be %d numbers of layers of at least 1, separated by commas, one for each "
+                       "stage",
+                       text, n_stages);
+}
+
+enum status stages_parse(const char *text, int n_stages, int *layers)
+{
+    const char *at = text;
+    for (int i = 0; text && i < n_stages; i++) {
+        char *end;
+        if (*at < '0' || *at > '9') return refuse_list(text, n_stages);
+        const long n = strtol(at, &end, 10);
+        if (n < 1 || n > 1000000 || *end != (i < n_stages - 1 ? ',' : 0)) return refuse_list(text, n_stages);
+        if (layers) layers[i] = (int)n;
+        at = end + 1;
+    }
+    return STATUS_OK;
+}
+
+double stages_head_layers(const struct model_config *c)
+{
+    static const double weight_bytes[] = {
+        [STORED_PLAIN] = 2, [STORED_FP8] = 1,    [STORED_INT8] = 1,
+        [STORED_AWQ] = 0.5, [STORED_GPTQ] = 0.5, [STORED_PACKED] = 0.5,
+    };
     const double hidden = c->hidden, q = (double)c->n_heads * c->head_size, kv = (double)c->n_kv_heads * c->head_size;
     const double attention = hidden * (2 * q + 2 * kv), matrices = layer_mlp_matrices(&c->layer);
     const double mlp = matrices * hidden * c->intermediate;
-    const bool is_stored = c->stored != STORED_PLAIN && dtype != DTYPE_BF16 && dtype != DTYPE_F32;
     // Means over all layers, because layers may differ in the matrices that are excluded.
-    const double excluded = is_stored ? attention * c->excluded_attention / (4.0 * c->n_layers) +
-                                            mlp * c->excluded_mlp / (matrices * c->n_layers)
-                                      : 0;
-    const double weight_bytes =
-        (double)dtype_matrix_bytes(dtype, c->intermediate, c->hidden) / c->intermediate / hidden;
-    const double layer_bytes = 2 * excluded + (attention + mlp - excluded) * weight_bytes;
-    return (double)dtype_matrix_bytes(head_dtype, c->vocab_size, c->hidden) / layer_bytes;
+    const double excluded =
+        attention * c->excluded_attention / (4.0 * c->n_layers) + mlp * c->excluded_mlp / (matrices * c->n_layers);
+    return 2 * hidden * c->vocab_size / (2 * excluded + (attention + mlp - excluded) * weight_bytes[c->stored]);
 }
 
-// Returns the length of the longest stage if the last one has `last` layers.
-static double longest(int n_layers, int n_stages, double head_layers, int last)
+enum status stages_divide(const struct model_config *c, const char *text, int n_stages, int *layers)
 {
-    const int others = n_layers - last, earlier = n_stages - 1;
-    return fmax(ceil((double)others / earlier), last + head_layers);
-}
-
-static int last_layers(int n_layers, int n_stages, double head_layers)
-{
-    if (n_stages == 1) return n_layers;
-    int best = 1;
-    // Among equal divisions the last stage gets most layers, so that the earlier ones get fewer.
-    for (int last = 2; last <= n_layers - (n_stages - 1); last++)
-        if (longest(n_layers, n_stages, head_layers, last) <= longest(n_layers, n_stages, head_layers, best))
-            best = last;
-    return best;
-}
-
-static enum status list_read(const char *list, int n_layers, int n_stages, struct count_list *counts)
-{
-    TRY(count_list_parse("pp-layers", list, 1, n_layers, counts));
-    if (counts->n != n_stages)
-        return status_fail(STATUS_INVALID, "--pp-layers %s: has %d stages, --pp %d", list, counts->n, n_stages);
-    int64_t sum = 0;
-    for (int i = 0; i < counts->n; i++)
-        sum += counts->count[i];
-    if (sum == n_layers) return STATUS_OK;
-    return status_fail(STATUS_INVALID, "--pp-layers %s: has %lld layers, the model %d", list, (long long)sum, n_layers);
-}
-
-enum status stages_divide(int n_layers, int n_stages, double head_layers, const char *list,
-                          struct stage_layers stages[STAGES_MAX])
-{
-    if (n_stages < 1 || n_stages > STAGES_MAX)
-        return status_fail(STATUS_INVALID, "--pp %d: must be from 1 to %d", n_stages, STAGES_MAX);
-    if (n_stages > n_layers)
-        return status_fail(STATUS_INVALID, "--pp %d: each stage needs a layer, the model has %d", n_stages, n_layers);
-    struct count_list counts = {.n = n_stages};
-    if (list && *list) {
-        TRY(list_read(list, n_layers, n_stages, &counts));
-    } else {
-        const int last = last_layers(n_layers, n_stages, head_layers), others = n_layers - last;
-        for (int i = 0; i < n_stages - 1; i++)
-            counts.count[i] = others / (n_stages - 1) + (i < others % (n_stages - 1));
-        counts.count[n_stages - 1] = last;
+    if (n_stages > c->n_layers)
+        return status_fail(STATUS_INVALID, "pp %d: the model has %d layers, and every stage needs one", n_stages,
+                           c->n_layers);
+    TRY(stages_parse(text, n_stages, layers));
+    int sum = 0;
+    for (int i = 0; text && i < n_stages; i++)
+        sum += layers[i];
+    if (text && sum == c->n_layers) return STATUS_OK;
+    if (text)
+        return status_fail(STATUS_INVALID, "pp-layers %.40s: these are %d layers, but the model has %d", text, sum,
+                           c->n_layers);
+    const double head = stages_head_layers(c);
+    // Give each layer to the stage that is shortest so far. The last stage is the first choice only if the head leaves
+    // it shorter than the other stages.
+    for (int i = 0; i < n_stages; i++)
+        layers[i] = 1;
+    for (int left = c->n_layers - n_stages; left; left--) {
+        int shortest = 0;
+        for (int i = 1; i < n_stages; i++) {
+            if (layers[i] + (i == n_stages - 1 ? head : 0) < layers[shortest]) shortest = i;
+        }
+        layers[shortest]++;
     }
-    for (int i = 0, first = 0; i < n_stages; first += counts.count[i++])
-        stages[i] = (struct stage_layers){first, counts.count[i]};
+    return STATUS_OK;
+}
+
+enum status stage_of_rank(int rank, int size, int n_stages, int *index_p)
+{
+    if (n_stages < 1 || n_stages > MODEL_STAGES_MAX || size % n_stages != 0)
+        return status_fail(STATUS_INVALID,
+                           "pp %d: %d ranks cannot be divided into stages of equal size: start stages times "
+                           "tensor-parallel ranks",
+                           n_stages, size);
+    *index_p = n_stages - 1 - rank / (size / n_stages);
     return STATUS_OK;
 }
