@@ -143,6 +143,7 @@ static enum status attach_groups(struct simulation *s)
     for (int i = 0; i < o->workers; i++) {
         struct node_hello hello = {.role = NODE_WORKER,
                                    .ranks = 1,
+                                   .stages = 1,
                                    .model_fingerprint = FINGERPRINT,
                                    .tokenizer_fingerprint = FINGERPRINT,
                                    .vocab_size = VOCABULARY,

@@ -272,7 +272,8 @@ static void children_configure(void)
 {
     children[n_children++] = (struct child){.role = "router", .ranks = 1};
     for (int i = 0; i < up_flags.workers; i++)
-        children[n_children++] = (struct child){.role = "worker", .index = i, .ranks = (int)up_flags.tp};
+        children[n_children++] =
+            (struct child){.role = "worker", .index = i, .ranks = (int)(up_flags.tp * up_flags.pp)};
     for (int i = 0; i < up_flags.speculators; i++)
         children[n_children++] = (struct child){.role = "speculator", .index = i, .ranks = (int)up_flags.spec_tp};
 }
@@ -347,7 +348,7 @@ static int log_file_open(void)
 static enum status relay_open(void)
 {
     int file = log_file_open();
-    bool groups = up_flags.tp > 1 || (up_flags.speculators && up_flags.spec_tp > 1);
+    bool groups = up_flags.tp * up_flags.pp > 1 || (up_flags.speculators && up_flags.spec_tp > 1);
     if (file < 0 && !groups) return STATUS_OK;
     enum status status = log_relay_open(&relay, file);
     relay_is_open = status == STATUS_OK;

@@ -45,6 +45,8 @@ const struct option up_options[] = {
      .unit = "groups", .help = "number of worker groups"},
     {.name = "tp", .type = OPTION_INT, .value = &up_flags.tp, .default_text = "1", .min = 1, .max = 64, .unit = "ranks",
      .help = "tensor-parallel ranks of a worker group"},
+    {.name = "pp", .type = OPTION_INT, .value = &up_flags.pp, .default_text = "1", .min = 1, .max = 64, .unit = "stages",
+     .help = "pipeline stages of a worker group, each of --tp ranks"},
     {.name = "speculators", .type = OPTION_INT, .value = &up_flags.speculators, .default_text = "1", .max = UP_NODES_MAX,
      .help = "number of speculators; 0: no speculative prefill"},
     {.name = "spec-tp", .type = OPTION_INT, .value = &up_flags.spec_tp, .default_text = "1", .min = 1, .max = 64,
@@ -222,7 +224,7 @@ static void arguments_add_further(struct arguments *a, const struct option_list 
 
 int up_ranks(void)
 {
-    return (int)(up_flags.workers * up_flags.tp + up_flags.speculators * up_flags.spec_tp);
+    return (int)(up_flags.workers * up_flags.tp * up_flags.pp + up_flags.speculators * up_flags.spec_tp);
 }
 
 // Returns --threads or, if that is 0, the cores divided by the ranks of the larger pool, because the two pools seldom
@@ -231,8 +233,8 @@ int64_t up_rank_threads(void)
 {
     if (up_flags.threads) return up_flags.threads;
     int64_t cores = cpu_limits_threads(1, 1);
-    int64_t ranks = up_flags.workers * up_flags.tp > up_flags.speculators * up_flags.spec_tp
-                        ? up_flags.workers * up_flags.tp
+    int64_t ranks = up_flags.workers * up_flags.tp * up_flags.pp > up_flags.speculators * up_flags.spec_tp
+                        ? up_flags.workers * up_flags.tp * up_flags.pp
                         : up_flags.speculators * up_flags.spec_tp;
     return cores / ranks > 1 ? cores / ranks : 1;
 }
@@ -281,6 +283,7 @@ char **up_node_arguments(const struct child *c)
     argument_add_number(a, "--threads", up_rank_threads());
     arguments_pass(a, of_nodes);
     if (worker) arguments_pass(a, of_workers);
+    if (worker && up_flags.pp > 1) argument_add_number(a, "--pp", up_flags.pp);
     arguments_add_further(a, worker ? &up_flags.worker_options : &up_flags.speculator_options);
     return a->items;
 }

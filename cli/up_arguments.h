@@ -14,8 +14,8 @@ struct up_flags {
     char *chat_template, *api_keys, *prefill, *drafts, *token_file, *tls_cert, *tls_key, *tls_client_ca;
     struct option_list model_names, router_options, worker_options, speculator_options;
     double keep_rate, quality;
-    int64_t node_port, tp, spec_tp, workers, speculators, port, http_port, threads, token_budget, max_seqs, kv_blocks,
-        itl_target_ms;
+    int64_t node_port, tp, pp, spec_tp, workers, speculators, port, http_port, threads, token_budget, max_seqs,
+        kv_blocks, itl_target_ms;
     int64_t speculate_min_tokens, score_timeout_ms, drain_ms;
     bool prefix_cache, insecure, verbose;
     struct client_options clients;

@@ -7,7 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/comm_shm.h"
 #include "kernels/convert.h"
+#include "lib/base/log.h"
 #include "lib/base/mem.h"
 #include "lib/base/no_alloc.h"
 
@@ -209,22 +211,46 @@ static void mpi_reserve(struct comm *c, size_t count)
     mpi_scratch(mpi_comm_of(c), 2 * piece + (size_t)GATHER_WHOLE_MAX * (size_t)c->size);
 }
 
+static enum status mpi_send(struct comm *c, int rank, const float *data, size_t count)
+{
+    TRY(mpi_check_count(count));
+    WAIT_MPI(mpi_comm_of(c), MPI_Send, data, (int)count, MPI_FLOAT, rank, 0, mpi_comm_of(c)->world);
+    return STATUS_OK;
+}
+
+static enum status mpi_receive(struct comm *c, int rank, float *data, size_t count)
+{
+    TRY(mpi_check_count(count));
+    WAIT_MPI(mpi_comm_of(c), MPI_Recv, data, (int)count, MPI_FLOAT, rank, 0, mpi_comm_of(c)->world, MPI_STATUS_IGNORE);
+    return STATUS_OK;
+}
+
+static enum status mpi_split(struct comm *c, int n_parts);
+
 static void mpi_close(struct comm *c)
 {
     struct mpi_comm *m = mpi_comm_of(c);
+    struct comm *part = c->part;
+    if (part) part->ops->close(part);
     MPI_Comm_free(&m->world);
     free(m->scratch);
     free(m->counts);
     free(m);
 }
 
-static const struct comm_ops mpi_ops = {mpi_all_reduce_sum, mpi_all_reduce_max, mpi_gather,
-                                        mpi_broadcast,      mpi_close,          mpi_reserve};
+static const struct comm_ops mpi_ops = {.all_reduce_sum = mpi_all_reduce_sum,
+                                        .all_reduce_max = mpi_all_reduce_max,
+                                        .gather = mpi_gather,
+                                        .broadcast = mpi_broadcast,
+                                        .close = mpi_close,
+                                        .reserve = mpi_reserve,
+                                        .split = mpi_split,
+                                        .send = mpi_send,
+                                        .receive = mpi_receive};
 
-enum status comm_open_mpi(struct comm **comm_p)
+// Makes a comm of the ranks of `world`, which it owns.
+static struct comm *comm_create(MPI_Comm world)
 {
-    MPI_Comm world;
-    TRY_MPI(MPI_Comm_dup, MPI_COMM_WORLD, &world);
     MPI_Comm_set_errhandler(world, MPI_ERRORS_RETURN);
     struct mpi_comm *m = mem_alloc(sizeof *m);
     m->world = world;
@@ -236,7 +262,14 @@ enum status comm_open_mpi(struct comm **comm_p)
     m->starts = m->counts + size;
     m->mine = m->counts + 2 * size;
     m->places = m->counts + 3 * size;
-    *comm_p = &m->base;
+    return &m->base;
+}
+
+enum status comm_open_mpi(struct comm **comm_p)
+{
+    MPI_Comm world;
+    TRY_MPI(MPI_Comm_dup, MPI_COMM_WORLD, &world);
+    *comm_p = comm_create(world);
     return STATUS_OK;
 }
 
@@ -258,4 +291,33 @@ bool comm_mpi_set_allreduce_bf16(struct comm *c)
     if (c->ops != &mpi_ops) return false;
     mpi_comm_of(c)->bf16 = true;
     return true;
+}
+
+struct comm *comm_mpi_to_shm(struct comm *mpi)
+{
+    struct comm *shm;
+    if (comm_open_shm(mpi, &shm) == STATUS_OK) {
+        mpi->ops->close(mpi);
+        return shm;
+    }
+    if (status_message()[0]) // this rank knows the cause
+        log_event(LOG_WARN, "shared_memory_unavailable", LOG_FIELD("instead", "mpi"), LOG_REASON);
+    return mpi;
+}
+
+static enum status mpi_split(struct comm *c, int n_parts)
+{
+    const int size = c->size / n_parts;
+    struct comm *part;
+    if (size == 1) {
+        TRY(comm_open_self(&part));
+    } else {
+        MPI_Comm world;
+        TRY_MPI(MPI_Comm_split, mpi_comm_of(c)->world, c->rank / size, c->rank, &world);
+        part = comm_create(world);
+        mpi_comm_of(part)->bf16 = mpi_comm_of(c)->bf16;
+        if (comm_mpi_on_one_host(part)) part = comm_mpi_to_shm(part);
+    }
+    c->part = part;
+    return STATUS_OK;
 }

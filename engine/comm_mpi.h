@@ -22,6 +22,9 @@ enum status comm_open_mpi(struct comm **comm_p);
 // Returns true on every rank if all ranks can share memory, else false on every rank. Called by all ranks; `c` is from
 // comm_open_mpi().
 bool comm_mpi_on_one_host(struct comm *c);
+// Replaces a comm whose ranks are on one host by one over shared memory. Returns the same comm if a rank cannot open
+// the memory; that rank logs the reason. Called by all ranks.
+struct comm *comm_mpi_to_shm(struct comm *mpi);
 
 // Makes later sums send their addends as bf16. Called by all ranks, before a model is opened. Returns false, without
 // effect, if `c` is not from comm_open_mpi().

@@ -9,22 +9,20 @@
 // barrier.
 #include "engine/comm_shm.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "engine/shm_mail.h"
+#include "engine/shm_segment.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 
@@ -51,8 +49,9 @@ struct lane {
 struct shm_comm {
     struct comm base;
     unsigned step;
-    struct lane *lanes;  // [size] in shared memory
-    const float **parts; // [size] values that one reduction reads
+    struct lane *lanes;    // [size] in shared memory
+    const float **parts;   // [size] values that one reduction reads
+    struct shm_mail *mail; // NULL: not split
 };
 
 static struct shm_comm *shm_comm_of(struct comm *c)
@@ -287,88 +286,66 @@ static enum status shm_broadcast(struct comm *c, void *bytes, size_t size_bytes)
     return STATUS_OK;
 }
 
+// ---- messages between two ranks ----
+
+static enum status shm_send(struct comm *c, int rank, const float *data, size_t count)
+{
+    shm_mail_send(shm_comm_of(c)->mail, data, count);
+    return STATUS_OK;
+}
+
+static enum status shm_receive(struct comm *c, int rank, float *data, size_t count)
+{
+    return shm_mail_receive(shm_comm_of(c)->mail, rank, data, count);
+}
+
 // ---- opening ----
+
+static enum status shm_split(struct comm *c, int n_parts);
 
 static void shm_close(struct comm *c)
 {
     struct shm_comm *m = shm_comm_of(c);
+    struct comm *part = c->part;
+    if (part) part->ops->close(part);
+    shm_mail_close(m->mail);
     munmap(m->lanes, (size_t)c->size * sizeof *m->lanes);
     free(m->parts);
     free(m);
 }
 
-static const struct comm_ops shm_ops = {shm_all_reduce_sum, shm_all_reduce_max, shm_gather,
-                                        shm_broadcast,      shm_close,          NULL};
+static const struct comm_ops shm_ops = {.all_reduce_sum = shm_all_reduce_sum,
+                                        .all_reduce_max = shm_all_reduce_max,
+                                        .gather = shm_gather,
+                                        .broadcast = shm_broadcast,
+                                        .close = shm_close,
+                                        .split = shm_split,
+                                        .send = shm_send,
+                                        .receive = shm_receive};
 
-static enum status shm_fail(const char *what)
+// Opens a comm of this rank's part of `over`: one of `n_parts` equal parts of consecutive ranks. Called by all ranks.
+static enum status part_open(struct comm *over, int n_parts, struct comm **comm_p)
 {
-    return status_fail(STATUS_UNAVAILABLE, "shared memory: %s: %s", what, strerror(errno));
+    void *lanes = NULL;
+    TRY(shm_segments_open(over, n_parts, sizeof(struct lane), &lanes));
+    const int size = over->size / n_parts;
+    struct shm_comm *m = mem_alloc(sizeof *m);
+    *m = (struct shm_comm){.base = {.rank = over->rank % size, .size = size, .ops = &shm_ops}, .lanes = lanes};
+    m->parts = mem_alloc_array((size_t)size, sizeof *m->parts);
+    *comm_p = &m->base;
+    return STATUS_OK;
 }
 
-// Returns STATUS_OK if all ranks succeeded. Otherwise returns this rank's failure. If only other ranks failed, returns
-// their largest status, with an empty status_message().
-static enum status shm_agree(struct comm *over, enum status mine)
+static enum status shm_split(struct comm *c, int n_parts)
 {
-    float worst = (float)mine;
-    enum status status = over->ops->all_reduce_max(over, &worst, 1);
-    if (mine != STATUS_OK || status != STATUS_OK) return mine != STATUS_OK ? mine : status;
-    return worst == 0 ? STATUS_OK : status_fail((enum status)(int)worst, "%s", "");
-}
-
-// Opens the segment by name and allocates the pages of this rank's lane. So the pages are on this rank's NUMA node, and
-// a full /dev/shm is an error now instead of a bus error later.
-static enum status shm_map_lanes(const char *name, int rank, int size, struct lane **lanes_p)
-{
-    int fd = shm_open(name, O_RDWR | O_CLOEXEC, 0);
-    if (fd < 0) return shm_fail("shm_open");
-    enum status status = STATUS_OK;
-    errno = posix_fallocate(fd, (off_t)rank * (off_t)sizeof(struct lane), sizeof(struct lane));
-    if (errno != 0) status = shm_fail("posix_fallocate");
-    void *lanes = MAP_FAILED;
-    if (status == STATUS_OK) {
-        lanes = mmap(NULL, (size_t)size * sizeof(struct lane), PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-        if (lanes == MAP_FAILED) status = shm_fail("mmap");
-    }
-    close(fd);
-    if (status == STATUS_OK) *lanes_p = lanes;
-    return status;
-}
-
-// Creates an empty segment with a random name, which only this user can access.
-static enum status shm_create_segment(char *name, size_t size)
-{
-    uint64_t random[2];
-    if (getrandom(random, sizeof random, 0) != sizeof random) return shm_fail("getrandom");
-    snprintf(name, size, "/forepack-%016llx%016llx", (unsigned long long)random[0], (unsigned long long)random[1]);
-    int fd = shm_open(name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
-    if (fd < 0) return shm_fail("shm_open");
-    close(fd);
+    struct comm *part;
+    TRY(shm_mail_open(c, &shm_comm_of(c)->mail));
+    TRY(c->size == n_parts ? comm_open_self(&part) : part_open(c, n_parts, &part));
+    c->part = part;
     return STATUS_OK;
 }
 
 enum status comm_open_shm(struct comm *over, struct comm **comm_p)
 {
-    char name[64] = ""; // stays empty if rank 0 cannot create the segment
-    struct lane *lanes = NULL;
-    enum status status = STATUS_OK;
-    bool created = false;
-    if (over->rank == 0) {
-        status = shm_create_segment(name, sizeof name);
-        created = status == STATUS_OK;
-        if (!created) name[0] = 0;
-    }
-    enum status sent = over->ops->broadcast(over, name, sizeof name);
-    if (status == STATUS_OK) status = sent;
-    if (status == STATUS_OK && name[0]) status = shm_map_lanes(name, over->rank, over->size, &lanes);
-    enum status all = shm_agree(over, status); // from here on every rank that can map the segment has mapped it
-    if (created) shm_unlink(name);             // the memory stays mapped until the last rank ends, and no file is left
-    if (all != STATUS_OK) {
-        if (lanes) munmap(lanes, (size_t)over->size * sizeof *lanes);
-        return all;
-    }
-    struct shm_comm *m = mem_alloc(sizeof *m);
-    *m = (struct shm_comm){.base = {.rank = over->rank, .size = over->size, .ops = &shm_ops}, .lanes = lanes};
-    m->parts = mem_alloc_array((size_t)over->size, sizeof *m->parts);
-    *comm_p = &m->base;
-    return STATUS_OK;
+    return part_open(over, 1, comm_p);
 }

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include "engine/batch_encoding.h"
+#include "engine/model/stages.h"
 #include "engine/roll_call.h"
 #include "engine/wakeup.h"
 #include "engine/watchdog.h"
@@ -109,7 +110,7 @@ static void follower_lost(void *arg, int rank, const char *sentence)
 static enum status name_missing(struct engine *e, enum status status, enum roll_call_result *result_p)
 {
     *result_p = ROLL_CALL_COMPLETE;
-    if (status == STATUS_OK || !e->wakeup || !e->comm->waits) return status;
+    if (status == STATUS_OK || !e->wakeup || !comm_waits(e->comm)) return status;
     char why[ROLL_CALL_SENTENCE_MAX];
     *result_p = roll_call_ask(e->roll_call, ROLL_CALL_TIMEOUT_MS, why);
     return status_fail(status, "%s: %s", status_message(), why);
@@ -188,6 +189,35 @@ static enum status check_traits(const struct model *model, const struct model_op
     return STATUS_OK;
 }
 
+enum { STAGES_BYTES = 1024 };
+
+// Checks the division into pipeline stages before the ranks are divided: ranks that disagree would wait for each other.
+// Called by all ranks; fails on the ranks that differ from the leader.
+static enum status check_stages(const struct model_options *options, struct comm *comm)
+{
+    char mine[STAGES_BYTES], leader[STAGES_BYTES];
+    const int stages = options->stages > 1 ? options->stages : 1;
+    const char *layers = options->stage_layers ?: "not given";
+    snprintf(mine, sizeof mine, "pp %d, pp-layers %.900s", stages, layers);
+    memcpy(leader, mine, sizeof leader);
+    TRY(comm->ops->broadcast(comm, leader, sizeof leader));
+    leader[sizeof leader - 1] = 0;
+    if (strcmp(mine, leader) != 0)
+        return status_fail(STATUS_INVALID, "%s, but %s on rank 0: " SAME_OPTION, mine, leader);
+    int index;
+    return stage_of_rank(comm->rank, comm->size, stages, &index);
+}
+
+// Divides the ranks into stages, which stay for a later engine on the same comm.
+static enum status split_into_stages(const struct model_options *options, struct comm *comm)
+{
+    const struct comm *part = comm->part;
+    if (!part) return comm->ops->split(comm, options->stages);
+    if (part->size * options->stages == comm->size) return STATUS_OK;
+    return status_fail(STATUS_INTERNAL, "pp %d: the ranks form %d stages already", options->stages,
+                       comm->size / part->size);
+}
+
 // Ends the group. status_message() has the reason.
 static _Noreturn void rank_abort(struct engine *e)
 {
@@ -214,6 +244,8 @@ static enum status ranks_agree(struct engine *e, enum status mine)
 // Otherwise the other ranks would wait for a rank that failed alone.
 static enum status open_model(struct engine *e, struct model_options *options)
 {
+    TRY(ranks_agree(e, check_stages(options, e->comm)));
+    if (options->stages > 1) TRY(ranks_agree(e, split_into_stages(options, e->comm)));
     if (e->wakeup) TRY(ranks_agree(e, gpu_place_agree(e->comm, options->backend, &options->gpu)));
     TRY(ranks_agree(e, model_open(options, e->comm, &e->model)));
     if (e->wakeup) TRY(ranks_agree(e, check_traits(e->model, options, e->comm)));
@@ -232,7 +264,7 @@ static enum status open_links(struct engine *e)
 
 static enum status open_watched(struct engine *e, struct model_options *options)
 {
-    e->watchdog = watchdog_start(e->roll_call, &e->comm->progress);
+    e->watchdog = watchdog_start(e->roll_call, &e->comm->progress, options->stages > 1);
     engine_apply_timeout(e, atoi(ENGINE_STEP_TIMEOUT_S) * 1000);
     open_begin(e);
     enum status status = open_model(e, options);
@@ -377,12 +409,12 @@ static enum status follow_pass(struct engine *e, uint32_t size_bytes)
     return model_forward(e->model, &batch, &result);
 }
 
-// Sums 1 over all ranks, with the same kind of messages as a pass.
+// Sums 1 over all ranks and sends a number through the stages, with the same kinds of messages as a pass.
 static enum status sum_over_ranks(struct engine *e)
 {
     float ranks = 1;
     TRY(e->comm->ops->all_reduce_sum(e->comm, &ranks, 1));
-    if (ranks == (float)e->comm->size) return STATUS_OK;
+    if (ranks == (float)e->comm->size) return model_check_stages(e->model);
     return status_fail(STATUS_INTERNAL, "a sum of 1 over %d ranks gave %g", e->comm->size, (double)ranks);
 }
 

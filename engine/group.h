@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tensor-parallel group: the ranks of one MPI job, or a single process that no launcher started. Ranks on one host
-// exchange data through shared memory (comm_shm.h), ranks on several hosts through MPI (comm_mpi.h).
+// A group: the ranks of one MPI job, or a single process that no launcher started. Ranks on one host exchange data
+// through shared memory (comm_shm.h), ranks on several hosts through MPI (comm_mpi.h).
 //
 // MPI is a build option (-DFOREPACK_MPI). A build without it has groups of one rank, and refuses to start with more.
 //

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 
 #include "engine/comm_mpi.h"
-#include "engine/comm_shm.h"
 #include "lib/base/cores.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
@@ -41,22 +40,13 @@ static void divide_cores(int *sharers_p)
 // Chooses shared memory if all ranks are on one host, else MPI messages. The ranks use MPI to agree on the segment.
 static enum status choose_comm(struct comm **comm_p)
 {
-    struct comm *mpi, *shm;
-    const char *collectives = "mpi";
+    struct comm *mpi;
     TRY(comm_open_mpi(&mpi));
-    *comm_p = mpi;
-    if (mpi->size > 1 && comm_mpi_on_one_host(mpi)) {
-        if (comm_open_shm(mpi, &shm) == STATUS_OK) {
-            mpi->ops->close(mpi);
-            *comm_p = shm;
-            collectives = "shared_memory";
-        } else if (status_message()[0]) { // this rank knows the cause
-            log_event(LOG_WARN, "shared_memory_unavailable", LOG_FIELD("instead", "mpi"), LOG_REASON);
-        }
-    }
-    const struct comm *comm = *comm_p;
+    struct comm *comm = mpi->size > 1 && comm_mpi_on_one_host(mpi) ? comm_mpi_to_shm(mpi) : mpi;
+    const char *collectives = comm == mpi ? "mpi" : "shared_memory";
     if (comm->rank == 0)
         log_event(LOG_INFO, "group_connected", LOG_FIELD("ranks", comm->size), LOG_FIELD("collectives", collectives));
+    *comm_p = comm;
     return STATUS_OK;
 }
 

@@ -50,6 +50,8 @@ struct model_options node_model_options(const struct node_options *options)
                                   .gpu_memory_utilization = options->gpu_memory_utilization,
                                   .overlap_rows = (int)options->overlap_rows,
                                   .allreduce_dtype = options->allreduce_dtype,
+                                  .stages = (int)options->stages,
+                                  .stage_layers = options->stage_layers,
                                   .fp8_fast_accum = options->fp8_fast_accum};
 }
 
@@ -84,6 +86,7 @@ void node_hello_fill(Forepack__Cluster__V1__Hello *hello, const struct node_opti
     hello->version = (char *)FOREPACK_VERSION;
     hello->host = host;
     hello->ranks = (uint32_t)comm->size;
+    hello->stages = options->stages > 1 ? (uint32_t)options->stages : 1;
     hello->backend = (char *)model_backend(model);
     hello->dtype = (char *)dtype_name(model_dtype(model));
     hello->kv_dtype = (char *)dtype_name(model_kv_dtype(model));
@@ -119,6 +122,17 @@ static enum status gpu_limits_read(const struct node_options *options, struct gp
     return status == STATUS_OK ? status : status_context(status, "--gpu-fatal-xids");
 }
 
+static enum status check_stages(const struct node_program *program)
+{
+    const struct node_options *common = program->common;
+    if (program->role == FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR && (common->stages > 1 || common->stage_layers))
+        return status_fail(STATUS_INVALID,
+                           "--%s: a speculator has one stage, because the importance of a token is a "
+                           "maximum over all layers",
+                           common->stages > 1 ? "pp" : "pp-layers");
+    return stages_parse(common->stage_layers, (int)common->stages, NULL);
+}
+
 // Checks the options, and applies --cpus, which must precede the first thread.
 static enum status check_options(const struct node_program *program)
 {
@@ -129,6 +143,7 @@ static enum status check_options(const struct node_program *program)
     if (common->node_id && strlen(common->node_id) >= sizeof((struct node_identity *)0)->node_id)
         return status_fail(STATUS_INVALID, "--node-id: must have fewer than %zu bytes",
                            sizeof((struct node_identity *)0)->node_id);
+    TRY(check_stages(program));
     struct gpu_limits limits = {0};
     TRY(gpu_limits_read(common, &limits));
     if (common->probe_listen) TRY(node_probe_check(common->probe_listen, common->insecure));

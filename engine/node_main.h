@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
+#include "engine/model/stages.h"
 #include "engine/node.h"
 #include "lib/base/log_options.h"
 #include "lib/base/options.h"
@@ -43,8 +44,10 @@ struct node_options {
     // "auto", "f32" or "bf16". For GPU ranks see struct model_options, for CPU ranks see group_set_allreduce_bf16().
     char *allreduce_dtype;
     int64_t threads, token_budget, max_seqs, max_context, kv_blocks, overlap_rows; // as in struct model_options
-    int64_t group_limit_s;                                                         // see group_open()
-    double gpu_memory_utilization;                                                 // as in struct model_options
+    int64_t stages;                                                                // pipeline stages of a worker group
+    char *stage_layers;            // see stages_divide(); NULL: as equal as possible
+    int64_t group_limit_s;         // see group_open()
+    double gpu_memory_utilization; // as in struct model_options
     bool prefix_cache;
     bool fp8_fast_accum; // as in struct model_options
     char *probe_listen;  // see node_probe.h; NULL: no probe port
@@ -119,6 +122,11 @@ struct node_options {
      .help = "certificate of this node, in PEM, for a router with --node-tls-ca"},                                     \
     {.name = "node-tls-key", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).tls_key,                      \
      .help = "private key of --node-tls-cert, in PEM"},                                                                \
+    {.name = "pp", .type = OPTION_INT, .value = &(o).stages, .default_text = "1", .min = 1, .max = MODEL_STAGES_MAX,   \
+     .unit = "stages",                                                                                                 \
+     .help = "pipeline stages of a worker group, which divide its ranks and layers; rank 0 is in the last stage"},     \
+    {.name = "pp-layers", .type = OPTION_STRING, .placeholder = "LIST", .value = &(o).stage_layers,                    \
+     .help = "numbers of layers of the stages, such as 20,12; default: as equal as the head allows"},                  \
     {.name = "group-timeout-s", .type = OPTION_INT, .value = &(o).group_limit_s, .default_text = GROUP_LIMIT_S,        \
      .max = 86400, .unit = "s",                                                                                        \
      .help = "time limit for the ranks of a group to reach each other at start; 0: no limit"},                         \

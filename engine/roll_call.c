@@ -40,6 +40,7 @@ struct frame {
     uint32_t place, waits; // HERE: state of the answering rank, see struct answer
     int32_t timeout_ms;    // CALL: time limit for answers
     uint32_t result;       // RESULT: enum roll_call_result
+    uint64_t progress;     // HERE: comm.progress. RESULT: the sum over all ranks
     union {
         char sentence[ROLL_CALL_SENTENCE_MAX]; // RESULT: the result. END: why the rank fails, or empty if it ends as
                                                // planned
@@ -51,6 +52,7 @@ struct frame {
 struct answer {
     bool received, waits;
     uint32_t place;
+    uint64_t progress;
 };
 
 struct roll_call {
@@ -86,6 +88,7 @@ struct roll_call {
     void *gpu_arg;
     unsigned n_results; // number of roll calls that have ended
     enum roll_call_result result;
+    uint64_t progress; // sum over the ranks that answered
     char sentence[ROLL_CALL_SENTENCE_MAX];
 };
 
@@ -131,14 +134,16 @@ static bool frame_send(int fd, const struct frame *frame)
 
 static struct frame frame_answer(struct roll_call *r, uint32_t call)
 {
-    return (struct frame){.kind = HERE, .call = call, .place = r->place, .waits = r->comm->waits};
+    return (struct frame){
+        .kind = HERE, .call = call, .place = r->place, .waits = comm_waits(r->comm), .progress = r->comm->progress};
 }
 
 // Called with the lock held.
-static void result_publish(struct roll_call *r, enum roll_call_result result, const char *sentence)
+static void result_publish(struct roll_call *r, enum roll_call_result result, uint64_t progress, const char *sentence)
 {
     r->n_results++;
     r->result = result;
+    r->progress = progress;
     snprintf(r->sentence, sizeof r->sentence, "%s", sentence);
     pthread_cond_broadcast(&r->changed);
 }
@@ -239,11 +244,14 @@ static bool call_all_answered(const struct roll_call *r)
 static void call_end(struct roll_call *r) // with the lock held
 {
     const struct frame mine = frame_answer(r, r->call);
-    r->answers[0] = (struct answer){true, mine.waits, mine.place};
+    r->answers[0] = (struct answer){true, mine.waits, mine.place, mine.progress};
+    uint64_t progress = 0;
+    for (int rank = 0; rank < r->comm->size; rank++)
+        progress += r->answers[rank].progress;
     struct sentence s = {.length = 0};
     enum roll_call_result result = result_compose(r, &s);
-    result_publish(r, result, s.text);
-    struct frame sent = {.kind = RESULT, .result = (uint32_t)result};
+    result_publish(r, result, progress, s.text);
+    struct frame sent = {.kind = RESULT, .result = (uint32_t)result, .progress = progress};
     memcpy(sent.sentence, s.text, sizeof sent.sentence);
     for (int link = 0; link < r->n_links; link++)
         if (r->requested_by[link + 1] && r->polled[link].fd >= 0) frame_send(r->polled[link].fd, &sent);
@@ -302,12 +310,12 @@ static void frame_handle(struct roll_call *r, int link, const struct frame *fram
         r->requested_by[rank] = true;
         call_request(r, frame->timeout_ms);
     } else if (is_leader(r) && frame->kind == HERE && frame->call == r->call) {
-        r->answers[rank] = (struct answer){true, frame->waits, frame->place};
+        r->answers[rank] = (struct answer){true, frame->waits, frame->place, frame->progress};
     } else if (!is_leader(r) && frame->kind == WHERE) {
         const struct frame answer = frame_answer(r, frame->call);
         frame_send(r->polled[link].fd, &answer);
     } else if (!is_leader(r) && frame->kind == RESULT) {
-        result_publish(r, (enum roll_call_result)frame->result, frame->sentence);
+        result_publish(r, (enum roll_call_result)frame->result, frame->progress, frame->sentence);
     } else if (is_leader(r) && frame->kind == GPU) {
         gpu_store(r, rank, &frame->gpu);
     } else if (is_leader(r) && frame->kind == END && !*frame->sentence) {
@@ -499,4 +507,12 @@ enum roll_call_result roll_call_ask(struct roll_call *r, int timeout_ms, char se
                  r->leader_lost ? "is gone" : "does not answer");
     pthread_mutex_unlock(&r->lock);
     return result;
+}
+
+uint64_t roll_call_progress(struct roll_call *r)
+{
+    pthread_mutex_lock(&r->lock);
+    const uint64_t progress = r->progress;
+    pthread_mutex_unlock(&r->lock);
+    return progress;
 }

@@ -67,3 +67,6 @@ void roll_call_leave(struct roll_call *r);
 // Any thread: asks all ranks and waits up to `timeout_ms` for their answers. `sentence` receives the result, which
 // names ranks with host and process: "rank 3 (host gpu-2, pid 4711) does not answer".
 enum roll_call_result roll_call_ask(struct roll_call *r, int timeout_ms, char sentence[ROLL_CALL_SENTENCE_MAX]);
+
+// Any thread: returns the sum of comm.progress over the ranks that answered the last roll call of this rank.
+uint64_t roll_call_progress(struct roll_call *r);

@@ -26,6 +26,7 @@ struct watchdog {
     pthread_t thread;
     struct roll_call *roll_call;           // borrowed; NULL for one rank
     const atomic_uint_least64_t *progress; // borrowed
+    bool staged;                           // see watchdog_start()
     pthread_mutex_t lock;                  // guards `stopping`
     pthread_cond_t changed;
     bool stopping;
@@ -38,6 +39,9 @@ struct watchdog {
     // State of the thread at its last look, used only by the thread.
     int64_t seen_entered_us, progress_us; // progress_us: the last progress was made at this time or earlier
     uint64_t seen_progress;
+    // Sum over all ranks in the last roll call of a pass, and the start of that pass, see group_progressed().
+    uint64_t group_progress;
+    int64_t group_entered_us;
     bool late; // the thread woke late, because the process was stopped or the machine paused: this is not a hang
 };
 
@@ -86,6 +90,18 @@ static enum roll_call_result find_cause(const struct watchdog *w, int work, int 
     return ROLL_CALL_COMPLETE;
 }
 
+// Returns false if no rank of the group has made progress since the last roll call of the same pass. Otherwise the pass
+// gets its whole time again, because a rank may wait for a slow stage.
+static bool group_progressed(struct watchdog *w, int64_t entered_us)
+{
+    const uint64_t progress = roll_call_progress(w->roll_call);
+    const int64_t now_us = clock_now_us();
+    if (entered_us == w->group_entered_us && progress == w->group_progress) return false;
+    w->group_progress = progress;
+    if (atomic_compare_exchange_strong(&w->entered_us, &entered_us, now_us)) w->group_entered_us = now_us;
+    return true;
+}
+
 // Handles work that has timed out. Ends the process unless the work has made progress meanwhile or may take any time.
 static void watchdog_expire(struct watchdog *w, int64_t entered_us)
 {
@@ -93,6 +109,7 @@ static void watchdog_expire(struct watchdog *w, int64_t entered_us)
     char sentence[ROLL_CALL_SENTENCE_MAX];
     enum roll_call_result result = find_cause(w, work, timeout_ms, sentence);
     if (w->entered_us != entered_us || *w->progress != w->seen_progress) return;
+    if (work == PASS && w->staged && result != ROLL_CALL_SILENT && group_progressed(w, entered_us)) return;
     if (work == PASS || work == SAMPLING) {
         log_event(LOG_ERROR, "step_stuck", LOG_FIELD("rows", rows), LOG_FIELD("timeout_ms", timeout_ms),
                   LOG_FIELD("reason", sentence));
@@ -132,11 +149,12 @@ static void *watchdog_thread(void *arg)
     return NULL;
 }
 
-struct watchdog *watchdog_start(struct roll_call *roll_call, const atomic_uint_least64_t *progress)
+struct watchdog *watchdog_start(struct roll_call *roll_call, const atomic_uint_least64_t *progress, bool staged)
 {
     struct watchdog *w = mem_alloc(sizeof *w);
     w->roll_call = roll_call;
     w->progress = progress;
+    w->staged = staged;
     pthread_mutex_init(&w->lock, NULL);
     monotonic_cond_init(&w->changed);
     thread_start(&w->thread, "watchdog", watchdog_thread, w);

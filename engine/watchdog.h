@@ -14,8 +14,9 @@
 
 struct watchdog;
 
-// Borrows both arguments. `roll_call` is NULL for one rank. No limit is set at first.
-struct watchdog *watchdog_start(struct roll_call *roll_call, const atomic_uint_least64_t *progress);
+// Borrows the first two arguments. `roll_call` is NULL for one rank. No limit is set at first. If `staged` is true, a
+// rank may wait for a slow pipeline stage: a pass is ended only if two roll calls find the same progress of all ranks.
+struct watchdog *watchdog_start(struct roll_call *roll_call, const atomic_uint_least64_t *progress, bool staged);
 void watchdog_stop(struct watchdog *w);
 void watchdog_set_timeout(struct watchdog *w, int timeout_ms); // longest time of a pass without progress; 0: no limit
 

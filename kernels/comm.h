@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collectives between the ranks of a tensor-parallel group, in one table of operations: one rank (comm_self), processes
-// over Open MPI (comm_mpi), GPUs over NCCL, and in tests threads of one process (tests/comm_threads.c).
+// Collectives between the ranks of a group, in one table of operations: one rank (comm_self), processes over Open MPI
+// (comm_mpi) or shared memory (comm_shm), GPUs over NCCL, and in tests threads of one process (tests/comm_threads.c). A
+// group with pipeline stages is split into one comm per stage.
 //
 // Every rank makes the same calls with the same counts in the same order, from one thread. Buffers are in the memory of
 // the backend that the comm was opened for. Every element is summed in rank order, for any count. (The order in
@@ -9,6 +10,7 @@
 #pragma once
 
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 
 #include "lib/base/status.h"
@@ -21,6 +23,7 @@ struct comm {
     // True while this rank waits for other ranks; reports of hangs show it. Stays true if another rank made the wait
     // fail.
     atomic_bool waits;
+    struct comm *_Atomic part; // comm of the ranks of this rank's pipeline stage, see split(); NULL: not split
 };
 
 struct comm_ops {
@@ -32,6 +35,22 @@ struct comm_ops {
     void (*close)(struct comm *c);
     // Reserves memory for sums of up to `count` floats. Call it before the first sum. NULL: sums need no memory.
     void (*reserve)(struct comm *c, size_t count);
+
+    // For pipeline stages; NULL in comms without them.
+    // Divides the ranks into `n_parts` equal parts of consecutive ranks, and stores a comm of this rank's part in
+    // c->part. Called by all ranks, at most once. Closing `c` closes the part.
+    enum status (*split)(struct comm *c, int n_parts);
+    // Send `count` floats to another rank and receive them there. Call them after split(). All messages of a rank go to
+    // one other rank. A message may have to wait until the other rank receives it.
+    enum status (*send)(struct comm *c, int rank, const float *data, size_t count);
+    enum status (*receive)(struct comm *c, int rank, float *data, size_t count);
 };
+
+// Any thread: returns true while this rank waits for ranks of the group or of its part.
+static inline bool comm_waits(const struct comm *c)
+{
+    struct comm *part = c->part;
+    return c->waits || (part && part->waits);
+}
 
 enum status comm_open_self(struct comm **comm_p);

@@ -28,7 +28,11 @@ static void self_close(struct comm *c)
     free(c);
 }
 
-static const struct comm_ops self_ops = {self_reduce, self_reduce, self_gather, self_broadcast, self_close, NULL};
+static const struct comm_ops self_ops = {.all_reduce_sum = self_reduce,
+                                         .all_reduce_max = self_reduce,
+                                         .gather = self_gather,
+                                         .broadcast = self_broadcast,
+                                         .close = self_close};
 
 enum status comm_open_self(struct comm **comm_p)
 {

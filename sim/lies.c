@@ -35,6 +35,7 @@ static void lie_costs(struct random_source *random, node_message *m)
         m->step->step_us = (uint32_t)any_number(random);
         m->step->rows = (uint32_t)any_number(random);
         m->step->pairs = any_number(random);
+        m->step->latency_us = (uint32_t)m->step->pairs; // also any number
     } else if (m->kind_case == FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED) {
         m->scored->pass_us = (uint32_t)any_number(random);
         m->scored->rows = (uint32_t)any_number(random);

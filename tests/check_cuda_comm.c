@@ -205,6 +205,16 @@ START_TEST(other_dtypes_of_sums_are_refused)
 }
 END_TEST
 
+START_TEST(pipeline_stages_are_refused)
+{
+    struct model_options options = options_for(model_dir);
+    struct ranks ranks;
+    options.stages = 2;
+    ck_assert_int_eq(ranks_try_open(&ranks, &options, 2), STATUS_UNSUPPORTED);
+    ck_assert_ptr_nonnull(strstr(status_message(), "pp 2: backend cuda cannot send rows to another stage yet"));
+}
+END_TEST
+
 enum { SLOTS = 4, RESULT_FLOATS = 8 * VOCAB + 512 };
 
 static void results_append(float *results, int *n, const float *from, int count)
@@ -626,6 +636,7 @@ SUITE("cuda_comm")
     TEST(partial_sums_lie_in_windows_where_nccl_has_them);
     TEST(a_window_that_cannot_be_registered_is_reported_by_all);
     TEST(other_dtypes_of_sums_are_refused);
+    TEST(pipeline_stages_are_refused);
     TEST(passes_neither_connect_ranks_nor_wait_for_a_call);
     TEST(a_capture_that_fails_on_one_rank_changes_nothing);
     TEST(a_device_that_hangs_is_noticed_though_its_queue_is_full);

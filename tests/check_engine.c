@@ -33,6 +33,8 @@ static void *open_rank(void *arg)
     if (r->own.backend) options.backend = r->own.backend;
     if (r->own.dtype) options.dtype = r->own.dtype;
     if (r->own.kv_blocks) options.n_kv_blocks = r->own.kv_blocks;
+    options.stages = r->own.stages;
+    options.stage_layers = r->own.stage_layers;
     options.kv_dtype = r->own.kv_dtype;
     options.allreduce_dtype = r->own.allreduce_dtype;
     r->status = engine_open(&options, r->comm, &r->engine);
@@ -84,6 +86,7 @@ static void steps(struct engine *engine, struct ranks *alone, struct forward *f)
         ck_assert_int_eq(!mine.tokens, !f->batch.sampling);
         if (mine.logits) ck_assert_mem_eq(mine.logits, theirs.logits, rows * vocab * sizeof(float));
         if (mine.tokens) ck_assert_mem_eq(mine.tokens, theirs.tokens, rows * sizeof *mine.tokens);
+        ck_assert_int_eq(engine_check(engine), STATUS_OK);
     }
 }
 
@@ -94,7 +97,7 @@ static void *lead_rank(void *arg)
     ck_assert_int_eq(r->status, STATUS_OK);
     struct ranks alone;
     struct model_options options = group_options(r->dir);
-    ranks_open(&alone, &options, r->comm->size);
+    ranks_open(&alone, &options, r->own.stages ? r->comm->size / r->own.stages : r->comm->size);
     struct forward *f = calloc(1, sizeof *f);
     steps(r->engine, &alone, f);
     free(f);
@@ -114,6 +117,50 @@ START_TEST(a_group_computes_what_its_model_computes)
     ck_assert_msg(ranks[1].status == STATUS_OK, "%s", ranks[1].message);
     tiny_model_remove(dir);
     backend = "cpu";
+}
+END_TEST
+
+static const struct {
+    int ranks, stages;
+    const char *layers;
+} divisions[] = {{2, 2, NULL}, {4, 4, NULL}, {4, 2, NULL}, {6, 3, "1,2,1"}, {8, 4, NULL}};
+enum { DIVISIONS = sizeof divisions / sizeof *divisions };
+
+START_TEST(a_group_with_stages_computes_what_its_model_computes)
+{
+    backend = _i % 2 ? "reference" : "cpu";
+    struct tiny_model spec = tiny_model_spec("llama3");
+    spec.n_layers = 4;
+    char *dir = tiny_model_temp(&spec);
+    struct rank ranks[8] = {0};
+    const int n = divisions[_i / 2].ranks;
+    for (int r = 0; r < n; r++)
+        ranks[r] = (struct rank){.dir = dir,
+                                 .own = {.stages = divisions[_i / 2].stages, .stage_layers = divisions[_i / 2].layers}};
+    start_ranks(ranks, n, lead_rank, follow_rank);
+    join_ranks(ranks, n);
+    for (int r = 1; r < n; r++)
+        ck_assert_msg(ranks[r].status == STATUS_OK, "%s", ranks[r].message);
+    tiny_model_remove(dir);
+    backend = "cpu";
+}
+END_TEST
+
+START_TEST(ranks_that_cannot_be_divided_are_refused_once)
+{
+    struct tiny_model spec = tiny_model_spec("llama");
+    char *dir = tiny_model_temp(&spec);
+    struct rank ranks[RANKS] = {{0}};
+    for (int r = 0; r < RANKS; r++)
+        ranks[r] = (struct rank){.dir = dir, .own = {.stages = 2}};
+    start_ranks(ranks, RANKS, open_rank, open_rank);
+    join_ranks(ranks, RANKS);
+    for (int r = 0; r < RANKS; r++)
+        ck_assert_int_eq(ranks[r].status, STATUS_INVALID);
+    ck_assert_msg(strstr(ranks[0].message, "pp 2: 3 ranks cannot be divided") != NULL, "%s", ranks[0].message);
+    ck_assert_str_eq(ranks[1].message, "");
+    ck_assert_str_eq(ranks[2].message, "");
+    tiny_model_remove(dir);
 }
 END_TEST
 
@@ -193,6 +240,16 @@ static const struct difference {
      "kv-cache-dtype int8, but bf16 on rank 0",
      "choose one with --kv-cache-dtype"},
     {change_nothing, {0}, {.kv_blocks = 33}, "kv-blocks 33, but 64 on rank 0", "give all ranks the same value"},
+    {change_nothing,
+     {.stages = 2},
+     {0},
+     "pp 1, pp-layers not given, but pp 2, pp-layers not given on rank 0",
+     "give all"},
+    {change_nothing,
+     {.stages = 2},
+     {.stages = 2, .stage_layers = "1,1"},
+     "pp 2, pp-layers 1,1, but pp 2, pp-layers not given on rank 0",
+     "give all ranks the same value"},
     {change_nothing, {0}, {.allreduce_dtype = "bf16"}, "allreduce-dtype bf16, but auto on rank 0", "give all ranks"},
 };
 enum { DIFFERENCES = sizeof differences / sizeof *differences };
@@ -245,12 +302,13 @@ static void *lead_without_follower(void *arg)
 }
 
 static char *stuck_dir;
+static int stuck_stages;
 
 static void lose_a_follower(void)
 {
     static struct rank ranks[RANKS];
     for (int r = 0; r < 2; r++)
-        ranks[r].dir = stuck_dir;
+        ranks[r] = (struct rank){.dir = stuck_dir, .own.stages = stuck_stages};
     start_ranks(ranks, 2, lead_without_follower, open_and_hang);
     while (!stepping || !ranks[0].comm->waits)
         usleep(1000);
@@ -262,6 +320,7 @@ static void lose_a_follower(void)
 START_TEST(a_follower_that_runs_no_pass_is_named)
 {
     struct tiny_model spec = tiny_model_spec("llama3");
+    stuck_stages = _i ? 2 : 1;
     stuck_dir = tiny_model_temp(&spec);
     char *words = last_words(lose_a_follower);
     ck_assert_msg(strstr(words, "timeout_ms=20 reason=\"all 2 ranks answer, the others wait for rank 1 (host ") != NULL,
@@ -275,8 +334,10 @@ SUITE("engine")
     log_setup("test", LOG_ERROR);
     TIMEOUT(30);
     LOOP(a_group_computes_what_its_model_computes, 0, 2);
+    LOOP(a_group_with_stages_computes_what_its_model_computes, 0, 2 * DIVISIONS);
+    TEST(ranks_that_cannot_be_divided_are_refused_once);
     TEST(one_rank_needs_no_followers);
     TEST(one_failing_rank_fails_all_and_reports_alone);
     LOOP(a_rank_that_differs_from_the_leader_fails_the_group, 0, DIFFERENCES);
-    TEST(a_follower_that_runs_no_pass_is_named);
+    LOOP(a_follower_that_runs_no_pass_is_named, 0, 2);
 }

@@ -247,6 +247,7 @@ static char *shared_model(const char *family)
     char name[256] = "";
     if (comm->rank == 0) {
         struct tiny_model spec = tiny_model_spec(family);
+        spec.n_layers = 4;
         char *dir = tiny_model_temp(&spec);
         snprintf(name, sizeof name, "%s", dir);
         free(dir);
@@ -289,12 +290,13 @@ static void make_batch(struct forward *f, int step)
 
 enum { STEPS = 40 };
 
-static void lead(struct engine *engine, const char *dir)
+// Compares the group with `threads_size` tensor-parallel threads.
+static void lead(struct engine *engine, const char *dir, int threads_size)
 {
     size_t vocab = (size_t)model_get_config(engine_model(engine))->vocab_size;
     struct model_options options = options_for(dir);
     struct ranks threads;
-    ranks_open(&threads, &options, comm->size);
+    ranks_open(&threads, &options, threads_size);
     struct forward *f = calloc(1, sizeof *f);
     for (int step = 0; step < STEPS; step++) {
         make_batch(f, step);
@@ -319,7 +321,7 @@ START_TEST(the_group_computes_what_threads_compute)
     MUST(engine_open(&options, comm, &engine) == STATUS_OK);
     engine_set_step_timeout(engine, 300000);
     if (comm->rank == 0) {
-        lead(engine, dir);
+        lead(engine, dir, comm->size);
     } else {
         MUST(engine_follow(engine) == STATUS_OK);
     }
@@ -328,6 +330,75 @@ START_TEST(the_group_computes_what_threads_compute)
     float one = 1;
     MUST(comm->ops->all_reduce_sum(comm, &one, 1) == STATUS_OK && one == (float)comm->size);
     remove_model(dir);
+}
+END_TEST
+
+// Opens a new comm over messages or shared memory, which may be divided.
+static struct comm *comm_again(int kind)
+{
+    struct comm *mpi, *shm;
+    MUST(comm_open_mpi(&mpi) == STATUS_OK);
+    if (kind == MPI) return mpi;
+    MUST(comm_open_shm(mpi, &shm) == STATUS_OK);
+    mpi->ops->close(mpi);
+    return shm;
+}
+
+// _i is the kind of comm and, times 2, the tensor-parallel degree minus 1.
+START_TEST(a_group_with_stages_computes_what_threads_compute)
+{
+    const int tp = 1 + _i / 2, world = comms[SHM]->size;
+    if (world % tp != 0 || world == tp) return;
+    comm = comm_again(_i % 2);
+    char *dir = shared_model("llama3");
+    struct model_options options = options_for(dir);
+    options.stages = world / tp;
+    struct engine *engine;
+    for (int round = 0; round < 2; round++) { // a second engine finds the stages that the first one made
+        MUST(engine_open(&options, comm, &engine) == STATUS_OK);
+        engine_set_step_timeout(engine, 300000);
+        MUST(comm->part->size == tp);
+        if (comm->rank == 0) {
+            MUST(engine_check(engine) == STATUS_OK);
+            lead(engine, dir, tp);
+        } else {
+            MUST(engine_follow(engine) == STATUS_OK);
+        }
+        engine_close(engine);
+    }
+    remove_model(dir);
+    comm->ops->close(comm);
+    comm = comms[SHM];
+}
+END_TEST
+
+// Messages go down the ranks: each rank adds its values to the message of the rank above.
+START_TEST(messages_of_any_size_pass_through_all_ranks)
+{
+    enum { LARGEST = (4 << 20) + 5 };
+    comm = comm_again(_i);
+    MUST(comm->ops->split(comm, comm->size) == STATUS_OK);
+    MUST(comm->part->size == 1);
+    float *data = malloc(LARGEST * sizeof *data);
+    unsigned own = 100 + (unsigned)comm->rank;
+    for (int round = 0; round < N_COUNTS + 100; round++) {
+        const size_t n = round < N_COUNTS ? counts[round] : round == N_COUNTS ? LARGEST : (size_t)round;
+        const int last = comm->rank == comm->size - 1;
+        if (!last) MUST(comm->ops->receive(comm, comm->rank + 1, data, n) == STATUS_OK);
+        if (rand_r(&own) % 4 == 0) nap(rand_r(&own) % 200);
+        for (size_t i = 0; i < n; i++)
+            data[i] = (last ? 0 : data[i]) + rank_value(comm->rank, i + (size_t)round);
+        if (comm->rank) MUST(comm->ops->send(comm, comm->rank - 1, data, n) == STATUS_OK);
+        for (size_t i = 0; comm->rank == 0 && i < n; i++) {
+            float sum = 0;
+            for (int r = comm->size - 1; r >= 0; r--)
+                sum += rank_value(r, i + (size_t)round);
+            MUST(data[i] == sum);
+        }
+    }
+    free(data);
+    comm->ops->close(comm);
+    comm = comms[SHM];
 }
 END_TEST
 
@@ -394,6 +465,8 @@ SUITE("engine_mpi")
     TEST(ranks_that_disagree_on_the_size_get_an_error);
     LOOP(a_rank_without_the_segment_fails_the_opening, 0, 2);
     LOOP(the_group_computes_what_threads_compute, 0, 4); // on SHM and MPI
+    LOOP(messages_of_any_size_pass_through_all_ranks, 0, 2);
+    LOOP(a_group_with_stages_computes_what_threads_compute, 0, 4);
     TEST(a_rank_that_cannot_open_its_model_fails_the_group);
     LOOP(a_rank_with_another_version_of_the_model_fails_the_group, 0, 2);
 }

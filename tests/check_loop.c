@@ -81,6 +81,7 @@ static void attach(struct core *c, void *arg, int64_t now_us)
     struct node_hello hello = {.node_id = "w",
                                .role = NODE_WORKER,
                                .ranks = 1,
+                               .stages = 1,
                                .tokenizer_fingerprint = 1,
                                .vocab_size = VOCAB,
                                .context_tokens = 100,

@@ -160,6 +160,61 @@ START_TEST(an_absurd_capacity_is_refused_by_name)
 }
 END_TEST
 
+// Stages of a Hello with 8 ranks.
+static const struct {
+    Forepack__Cluster__V1__Role role;
+    uint32_t stages;
+    int read;         // 0: refused
+    const char *part; // of the reason
+} stages[] = {
+    {FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER, 0, 1, NULL},
+    {FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER, 2, 2, NULL},
+    {FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER, 8, 8, NULL},
+    {FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER, 3, 0, "stages 3: must divide its 8 ranks"},
+    {FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER, 16, 0, "stages 16: must divide its 8 ranks"},
+    {FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER, 129, 0, "stages 129: must be from 1 to 128"},
+    {FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER, UINT32_MAX, 0, "must be from 1 to 128"},
+    {FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR, 1, 1, NULL},
+    {FOREPACK__CLUSTER__V1__ROLE__ROLE_SPECULATOR, 2, 0, "a speculator has one"},
+};
+
+START_TEST(stages_divide_the_ranks_of_a_worker_group)
+{
+    Forepack__Cluster__V1__Hello hello = make_hello();
+    hello.ranks = 8;
+    hello.role = stages[_i].role;
+    hello.stages = stages[_i].stages;
+    say_hello(&hello);
+    ck_assert_msg(f.refused == !stages[_i].read, "%s", f.reason);
+    if (f.refused)
+        ck_assert_msg(strstr(f.reason, stages[_i].part) != NULL, "%s", f.reason);
+    else
+        ck_assert_int_eq(f.link.node->hello.stages, stages[_i].read);
+}
+END_TEST
+
+// A latency below the time in a stage, such as 0 from older nodes, is no measurement.
+START_TEST(the_latency_of_measured_passes_is_summed)
+{
+    Forepack__Cluster__V1__MeasuredPass passes[3], *list[] = {&passes[0], &passes[1], &passes[2]};
+    const uint32_t latencies[] = {0, 4000, UINT32_MAX};
+    Forepack__Cluster__V1__Hello hello = make_hello();
+    for (int i = 0; i < 3; i++) {
+        forepack__cluster__v1__measured_pass__init(&passes[i]);
+        passes[i].rows = 64;
+        passes[i].pairs = 64 * 65 / 2;
+        passes[i].us = 1000;
+        passes[i].latency_us = latencies[i];
+    }
+    hello.measured = list;
+    hello.n_measured = 3;
+    say_hello(&hello);
+    ck_assert(!f.refused);
+    ck_assert_int_eq(f.link.node->hello.stage_us, 2000);
+    ck_assert_int_eq(f.link.node->hello.latency_us, 4000 + INT64_C(0xffffffff));
+}
+END_TEST
+
 // Measured passes that no node can have computed are left out. The node is accepted with the others.
 START_TEST(impossible_measured_passes_are_left_out)
 {
@@ -274,6 +329,8 @@ SUITE("node_link")
     LOOP(a_control_character_in_a_string_is_refused, 0, 6);
     TEST(a_name_may_have_any_letters);
     EACH(an_absurd_capacity_is_refused_by_name, capacities);
+    EACH(stages_divide_the_ranks_of_a_worker_group, stages);
+    TEST(the_latency_of_measured_passes_is_summed);
     TEST(impossible_measured_passes_are_left_out);
     TEST(versions_of_the_protocol_from_the_release_before_on_are_accepted);
     TEST(the_hello_of_release_0_1_0_is_understood);

@@ -255,7 +255,7 @@ static void be_stuck(void)
 {
     static struct rank ranks[RANKS];
     open_roll_calls(ranks, 2);
-    struct watchdog *watchdog = watchdog_start(ranks[0].roll_call, &no_progress);
+    struct watchdog *watchdog = watchdog_start(ranks[0].roll_call, &no_progress, false);
     for (int i = 0; i < 3; i++) { // no effect without a timeout, and between passes
         watchdog_enter_pass(watchdog, 1);
         watchdog_leave(watchdog);
@@ -286,7 +286,7 @@ START_TEST(a_watchdog_ignores_quick_steps_and_waits_while_all_answer)
 {
     struct rank ranks[RANKS] = {0};
     open_roll_calls(ranks, -1);
-    struct watchdog *watchdog = watchdog_start(ranks[1].roll_call, &no_progress);
+    struct watchdog *watchdog = watchdog_start(ranks[1].roll_call, &no_progress, false);
     watchdog_set_timeout(watchdog, 60000);
     for (int i = 1; i < 1000; i++) {
         watchdog_enter_pass(watchdog, i);
@@ -299,6 +299,41 @@ START_TEST(a_watchdog_ignores_quick_steps_and_waits_while_all_answer)
     watchdog_leave(watchdog);
     watchdog_stop(watchdog);
     close_roll_calls(ranks);
+}
+END_TEST
+
+START_TEST(a_roll_call_adds_up_the_progress_of_all_ranks)
+{
+    struct rank ranks[RANKS] = {0};
+    open_roll_calls(ranks, -1);
+    for (int r = 0; r < RANKS; r++)
+        ranks[r].comm->progress = 10 + (unsigned)r;
+    check_answer(ranks[0].roll_call, ENOUGH_MS, ROLL_CALL_COMPLETE, "all 3 ranks answer and are at work", 0);
+    ck_assert_uint_eq(roll_call_progress(ranks[0].roll_call), 33);
+    ranks[2].comm->progress = 100;
+    check_answer(ranks[1].roll_call, ENOUGH_MS, ROLL_CALL_COMPLETE, "all 3 ranks answer and are at work", 0);
+    ck_assert_uint_eq(roll_call_progress(ranks[0].roll_call), 121);
+    ck_assert_uint_eq(roll_call_progress(ranks[1].roll_call), 121);
+    close_roll_calls(ranks);
+}
+END_TEST
+
+static void wait_for_a_stage(void)
+{
+    static struct rank ranks[RANKS];
+    open_roll_calls(ranks, -1);
+    struct watchdog *watchdog = watchdog_start(ranks[0].roll_call, &no_progress, true);
+    ranks[0].comm->waits = true;
+    watchdog_set_timeout(watchdog, 20);
+    watchdog_enter_pass(watchdog, 3);
+    for (;;)
+        pause();
+}
+
+START_TEST(a_pass_with_stages_ends_if_no_rank_makes_progress)
+{
+    const char *words = last_words(wait_for_a_stage);
+    ck_assert_msg(strstr(words, "step_stuck rows=3 timeout_ms=20 reason=\"all 3 ranks answer") != NULL, "%s", words);
 }
 END_TEST
 
@@ -315,4 +350,6 @@ SUITE("roll_call")
     TEST(numbers_of_a_follower_that_stops_reporting_are_not_known_any_more);
     TEST(a_stuck_step_ends_the_process_and_names_the_missing_rank);
     TEST(a_watchdog_ignores_quick_steps_and_waits_while_all_answer);
+    TEST(a_roll_call_adds_up_the_progress_of_all_ranks);
+    TEST(a_pass_with_stages_ends_if_no_rank_makes_progress);
 }

@@ -39,7 +39,7 @@ static int run_child(void (*run)(void), char *words, size_t size)
 
 static void hang_alone(void)
 {
-    struct watchdog *watchdog = watchdog_start(NULL, &progress);
+    struct watchdog *watchdog = watchdog_start(NULL, &progress, false);
     watchdog_set_timeout(watchdog, 20);
     watchdog_enter_open_ended(watchdog); // opening a model may take any time
     usleep(100000);
@@ -59,7 +59,7 @@ END_TEST
 
 static void hang_in_sampling(void)
 {
-    struct watchdog *watchdog = watchdog_start(NULL, &progress);
+    struct watchdog *watchdog = watchdog_start(NULL, &progress, false);
     watchdog_set_timeout(watchdog, 20);
     watchdog_enter_pass(watchdog, 5);
     watchdog_enter_sampling(watchdog);
@@ -79,7 +79,7 @@ END_TEST
 static void work_slowly(void)
 {
     enum { TIMEOUT_MS = 700 };
-    struct watchdog *watchdog = watchdog_start(NULL, &progress);
+    struct watchdog *watchdog = watchdog_start(NULL, &progress, false);
     watchdog_set_timeout(watchdog, TIMEOUT_MS);
     watchdog_enter_pass(watchdog, 5);
     for (int64_t until_us = clock_now_us() + 2200 * TIMEOUT_MS; clock_now_us() < until_us; usleep(1000))
@@ -100,7 +100,7 @@ static void work_with_a_stop(void)
 {
     enum { TIMEOUT_MS = 2000, PASS_US = 100000 };
     pid_t self = getpid();
-    struct watchdog *watchdog = watchdog_start(NULL, &progress);
+    struct watchdog *watchdog = watchdog_start(NULL, &progress, false);
     watchdog_set_timeout(watchdog, TIMEOUT_MS);
     if (fork() == 0) {
         usleep(9 * PASS_US); // after the watchdog has examined an earlier pass
@@ -126,7 +126,7 @@ END_TEST
 
 static void hang_in_check(void)
 {
-    struct watchdog *watchdog = watchdog_start(NULL, &progress);
+    struct watchdog *watchdog = watchdog_start(NULL, &progress, false);
     watchdog_enter_check(watchdog, 20); // has its own limit, although passes have none
     for (;;)
         pause();
@@ -142,7 +142,7 @@ END_TEST
 
 static void hang_in_close(void)
 {
-    struct watchdog *watchdog = watchdog_start(NULL, &progress);
+    struct watchdog *watchdog = watchdog_start(NULL, &progress, false);
     watchdog_enter_close(watchdog, 20);
     for (;;)
         pause();

@@ -26,6 +26,9 @@ struct group {
     unsigned generation;
     int open; // handles not yet closed
     int size;
+    struct comm **parts; // [size] comms that rank 0 made for a split
+    // A message from each rank, in place. NULL: the rank sends nothing.
+    struct slot *sent; // [size]
     struct slot slots[];
 };
 
@@ -131,22 +134,78 @@ static enum status threads_broadcast(struct comm *c, void *bytes, size_t size_by
     return STATUS_OK;
 }
 
+// Rank 0 opens the comms of all parts.
+static enum status threads_split(struct comm *c, int n_parts)
+{
+    struct group *g = group_of(c);
+    const int size = g->size / n_parts;
+    for (int r = 0; c->rank == 0 && r < g->size; r += size)
+        if (comm_open_threads(size, g->parts + r) != STATUS_OK) abort();
+    barrier(c);
+    c->part = g->parts[c->rank];
+    barrier(c);
+    return STATUS_OK;
+}
+
+// Returns when the other rank has copied the data.
+static enum status threads_send(struct comm *c, int rank, const float *data, size_t count)
+{
+    struct group *g = group_of(c);
+    struct slot *slot = &g->sent[c->rank];
+    c->waits = true;
+    pthread_mutex_lock(&g->lock);
+    *slot = (struct slot){(void *)data, count};
+    pthread_cond_broadcast(&g->turned);
+    while (slot->data)
+        pthread_cond_wait(&g->turned, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+    c->waits = false;
+    return STATUS_OK;
+}
+
+static enum status threads_receive(struct comm *c, int rank, float *data, size_t count)
+{
+    struct group *g = group_of(c);
+    struct slot *slot = &g->sent[rank];
+    c->waits = true;
+    pthread_mutex_lock(&g->lock);
+    while (!slot->data)
+        pthread_cond_wait(&g->turned, &g->lock);
+    const size_t sent = slot->count;
+    if (sent == count) memcpy(data, slot->data, count * sizeof *data);
+    slot->data = NULL;
+    pthread_cond_broadcast(&g->turned);
+    pthread_mutex_unlock(&g->lock);
+    c->waits = false;
+    return sent == count ? STATUS_OK : status_fail(STATUS_INTERNAL, "message: %zu floats, not %zu", sent, count);
+}
+
 static void threads_close(struct comm *c)
 {
     struct group *g = group_of(c);
+    struct comm *part = c->part;
+    if (part) part->ops->close(part);
     pthread_mutex_lock(&g->lock);
     int left = --g->open;
     pthread_mutex_unlock(&g->lock);
     if (left == 0) {
         pthread_cond_destroy(&g->turned);
         pthread_mutex_destroy(&g->lock);
+        free(g->parts);
+        free(g->sent);
         free(g);
     }
     free(c);
 }
 
-static const struct comm_ops thread_ops = {threads_all_reduce_sum, threads_all_reduce_max, threads_gather,
-                                           threads_broadcast,      threads_close,          NULL};
+static const struct comm_ops thread_ops = {.all_reduce_sum = threads_all_reduce_sum,
+                                           .all_reduce_max = threads_all_reduce_max,
+                                           .gather = threads_gather,
+                                           .broadcast = threads_broadcast,
+                                           .close = threads_close,
+                                           .split = threads_split,
+                                           .send = threads_send,
+                                           .receive = threads_receive};
 
 enum status comm_open_threads(int size, struct comm **comms)
 {
@@ -155,6 +214,8 @@ enum status comm_open_threads(int size, struct comm **comms)
     pthread_mutex_init(&g->lock, NULL);
     pthread_cond_init(&g->turned, NULL);
     g->size = g->open = size;
+    g->parts = mem_alloc_array((size_t)size, sizeof(struct comm *));
+    g->sent = mem_alloc_array((size_t)size, sizeof *g->sent);
     for (int r = 0; r < size; r++) {
         struct thread_comm *c = mem_alloc(sizeof *c);
         *c = (struct thread_comm){.base = {.rank = r, .size = size, .ops = &thread_ops}, .group = g};

@@ -264,6 +264,7 @@ struct node_hello fixture_hello(enum node_role role, const char *id)
         .version = "0",
         .role = role,
         .ranks = 1,
+        .stages = 1,
         .model_fingerprint = 5,
         .tokenizer_fingerprint = 77,
         .vocab_size = VOCAB,

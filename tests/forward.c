@@ -19,6 +19,13 @@ struct job {
     char message[256]; // status_message() of the job's thread
 };
 
+struct split {
+    pthread_t thread;
+    struct comm *comm;
+    int stages;
+    enum status status;
+};
+
 static void *rank_run(void *argument)
 {
     struct job *job = argument;
@@ -53,12 +60,37 @@ static enum status ranks_run(struct ranks *r, model_stage_fn *stage, const struc
     return status;
 }
 
+static void *rank_split(void *argument)
+{
+    struct split *split = argument;
+    split->status = split->comm->ops->split(split->comm, split->stages);
+    return NULL;
+}
+
+// Divides the ranks into pipeline stages.
+static enum status ranks_split(struct ranks *r, int stages)
+{
+    struct split split[FORWARD_MAX_RANKS];
+    enum status status = STATUS_OK;
+    if (stages < 2 || r->size % stages != 0) return STATUS_OK; // model_open() refuses such numbers
+    for (int rank = 0; rank < r->size; rank++) {
+        split[rank] = (struct split){.comm = r->comm[rank], .stages = stages};
+        ck_assert_int_eq(pthread_create(&split[rank].thread, NULL, rank_split, &split[rank]), 0);
+    }
+    for (int rank = 0; rank < r->size; rank++) {
+        pthread_join(split[rank].thread, NULL);
+        if (split[rank].status != STATUS_OK) status = split[rank].status;
+    }
+    return status;
+}
+
 enum status ranks_try_open(struct ranks *r, const struct model_options *options, int size)
 {
     memset(r, 0, sizeof *r);
     enum status status = size == 1 ? comm_open_self(r->comm) : comm_open_threads(size, r->comm);
     ck_assert_int_eq(status, STATUS_OK);
     r->size = size;
+    ck_assert_int_eq(ranks_split(r, options->stages), STATUS_OK);
     for (int rank = 0; rank < size; rank++) {
         status = model_open(options, r->comm[rank], &r->model[rank]);
         if (status != STATUS_OK) {

@@ -19,7 +19,8 @@ enum { RANKS = 3 };
 // Options of one rank that differ from those of the others. NULL: no difference.
 struct rank_options {
     const char *backend, *dtype, *kv_dtype, *allreduce_dtype;
-    int kv_blocks;
+    int kv_blocks, stages;
+    const char *stage_layers;
 };
 
 struct rank {
@@ -42,7 +43,8 @@ static inline void keep_message(struct rank *r)
 
 static inline void start_ranks(struct rank *ranks, int size, void *(*first)(void *), void *(*others)(void *))
 {
-    struct comm *comms[RANKS];
+    struct comm *comms[8];
+    ck_assert_int_le(size, 8);
     ck_assert_int_eq(comm_open_threads(size, comms), STATUS_OK);
     for (int r = 0; r < size; r++) {
         ranks[r].comm = comms[r];

@@ -404,6 +404,7 @@ static const struct family {
     {"ministral3", "Ministral3ForCausalLM", "ministral3",
      "  \"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 16.0, \"llama_4_scaling_beta\": 0.3,\n"
      "    \"original_max_position_embeddings\": 32},\n"},
+    {"smollm3", "SmolLM3ForCausalLM", "smollm3", "  \"no_rope_layer_interval\": 2,\n"},
     {"mlp-bias", "LlamaForCausalLM", "llama", "  \"mlp_bias\": true,\n"},
 };
 

@@ -30,7 +30,7 @@ enum tiny_fp8 {
 
 struct tiny_model {
     // "llama", "llama3" and "longrope" (scaled RoPE), "mlp-bias", "mistral", "qwen2" (QKV bias), "qwen3" (QK norm),
-    // "granite", "olmo2", "arcee" (with MLP biases), "apertus", "ministral3"
+    // "granite", "olmo2", "smollm3" (layers without RoPE), "arcee" (with MLP biases), "apertus", "ministral3"
     const char *family;
     uint64_t seed;
     int n_layers, hidden, intermediate;

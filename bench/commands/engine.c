@@ -12,6 +12,7 @@
 
 #include "cli/request.h"
 #include "engine/block_manager.h"
+#include "engine/model/stages.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/options.h"
@@ -27,6 +28,10 @@ static const struct option options[] = {
      .choices = MODEL_KV_DTYPES, .help = "type of the KV cache; auto is f32 with f32 weights, else bf16"},
     {.name = "tp", .type = OPTION_INT, .value = &o.tp, .default_text = "1", .min = 1, .max = 64, .unit = "ranks",
      .help = "tensor-parallel ranks, started with mpirun on this machine"},
+    {.name = "pp", .type = OPTION_INT, .value = &o.pp, .default_text = "1", .min = 1, .max = MODEL_STAGES_MAX,
+     .unit = "stages", .help = "pipeline stages, each of --tp ranks"},
+    {.name = "pp-layers", .type = OPTION_STRING, .placeholder = "LIST", .value = &o.stage_layers,
+     .help = "numbers of layers of the stages; default: as equal as the head allows"},
     {.name = "threads", .type = OPTION_INT, .value = &o.threads, .default_text = "0", .max = 4096,
      .help = "compute threads of each rank; 0 is the cores divided by the ranks"},
     {.name = "allreduce-dtype", .type = OPTION_CHOICE, .value = &o.allreduce_dtype, .default_text = "auto",
@@ -130,6 +135,7 @@ static enum status engine_configure(struct engine_bench *b)
         status = count_list_parse("prompt-tokens", o.prompt_tokens, 1, 10000000, &b->prompts);
     if (status == STATUS_OK) status = count_list_parse("batch", o.batch, 1, 65536, &b->batches);
     if (status == STATUS_OK) status = model_config_read(b->path, &b->config);
+    if (status == STATUS_OK) status = stages_parse(o.stage_layers, (int)o.pp, NULL);
     return status == STATUS_OK ? engine_plan(b) : status;
 }
 
@@ -139,7 +145,7 @@ static enum status engine_configure(struct engine_bench *b)
 static enum status engine_exec_ranks(int argc, char **argv)
 {
     char *program = program_path("forepack-bench"), ranks[16];
-    snprintf(ranks, sizeof ranks, "%d", (int)o.tp);
+    snprintf(ranks, sizeof ranks, "%d", (int)(o.tp * o.pp));
     char *start[] = {"mpirun", "-n", ranks, "--oversubscribe", "--bind-to", "none", program};
     enum { N_START = sizeof start / sizeof start[0] };
     char **all = mem_alloc_array((size_t)(N_START + argc + 1), sizeof *all);
@@ -154,6 +160,15 @@ static enum status engine_exec_ranks(int argc, char **argv)
     return status;
 }
 
+// Returns how many times the KV cache of the leader's rank is in the whole group.
+static double engine_kv_shares(const struct engine_bench *b)
+{
+    int layers[MODEL_STAGES_MAX];
+    // cannot fail: the model is open
+    if (stages_divide(&b->config, o.stage_layers, (int)o.pp, layers) != STATUS_OK) return b->ranks;
+    return (double)o.tp * b->config.n_layers / layers[o.pp - 1];
+}
+
 // Sets up the leader's measurements once the model is open, and runs them.
 static enum status engine_lead(struct engine_bench *b)
 {
@@ -161,7 +176,7 @@ static enum status engine_lead(struct engine_bench *b)
     b->dtype = dtype_name(model_dtype(m));
     b->kv_dtype = dtype_name(model_kv_dtype(m));
     double entries = (double)model_kv_blocks(m) * KV_BLOCK_TOKENS;
-    double entry_bytes = (double)model_kv_bytes(m) / entries * b->ranks;
+    double entry_bytes = (double)model_kv_bytes(m) / entries * engine_kv_shares(b);
     struct work_model work = work_model_of(&b->config, bench_weight_bytes(b->dtype), entry_bytes);
     b->passes = passes_create(b->engine, &b->limits, &work);
     b->megabytes_at_open = engine_peak_rss_mb(b);
@@ -206,10 +221,12 @@ static enum status engine_run_rank(struct engine_bench *b, struct comm *comm)
         .n_kv_blocks = b->limits.kv_blocks,
         .allreduce_dtype = o.allreduce_dtype,
         .fp8_fast_accum = o.fp8_fast_accum,
+        .stages = (int)o.pp,
+        .stage_layers = o.stage_layers,
     };
     if (comm->size != b->ranks)
-        return status_fail(STATUS_INVALID, "--tp %d, but mpirun started %d ranks: let --tp start them", b->ranks,
-                           comm->size);
+        return status_fail(STATUS_INVALID, "--tp %d --pp %d, but mpirun started %d ranks: let --tp and --pp start them",
+                           (int)o.tp, (int)o.pp, comm->size);
     int64_t from_us = clock_now_us();
     enum status status = engine_open(&model, comm, &b->engine);
     if (status != STATUS_OK) return status;
@@ -235,8 +252,9 @@ int bench_engine(int argc, char **argv)
     struct engine_bench b = {.flags = &o, .rows = json_array()};
     struct comm *comm = NULL;
     enum status status = engine_configure(&b);
-    if (status == STATUS_OK && o.tp > 1 && !getenv("OMPI_COMM_WORLD_SIZE")) status = engine_exec_ranks(argc, argv);
-    b.ranks = (int)o.tp;
+    if (status == STATUS_OK && o.tp * o.pp > 1 && !getenv("OMPI_COMM_WORLD_SIZE"))
+        status = engine_exec_ranks(argc, argv);
+    b.ranks = (int)(o.tp * o.pp);
     b.threads = group_threads((int)o.threads) * b.ranks;
     // The probe is opened before MPI starts and before memory is allocated; see probe.h.
     if (status == STATUS_OK && o.probe_ms && group_rank_hint() == 0)

@@ -13,7 +13,8 @@
 
 struct engine_flags {
     char *model, *shape, *load, *backend, *dtype, *kv_dtype, *allreduce_dtype, *prompt_tokens, *batch;
-    int64_t tp, threads, decode_tokens, context, token_budget, rounds, probe_ms, min_ms, draft_tokens, more_tokens;
+    char *stage_layers;
+    int64_t tp, pp, threads, decode_tokens, context, token_budget, rounds, probe_ms, min_ms, draft_tokens, more_tokens;
     double draft_acceptance;
     bool fp8_fast_accum, score, json;
 };

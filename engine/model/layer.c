@@ -25,6 +25,12 @@ static enum stage stage_kind(const struct model *m, int i)
 // Nothing reads the last layer's outputs except the logits. So a backend that can gather rows computes K, V and
 // importance of all rows there, and everything else for the logit rows only.
 
+int layers_of_pass(const struct model *m, const struct ragged_batch *batch)
+{
+    const int n = m->config.n_layers - batch->skipped_layers - m->stage.first_layer;
+    return n < 0 ? 0 : n < m->stage.n_layers ? n : m->stage.n_layers;
+}
+
 bool layers_gather(const struct model *m, const struct ragged_batch *batch)
 {
     return m->last_residual && batch->n_logit_rows < batch->n_rows && !batch->skipped_layers;
@@ -32,7 +38,7 @@ bool layers_gather(const struct model *m, const struct ragged_batch *batch)
 
 static bool is_last(const struct forward_call *call, int l)
 {
-    return call->gathers && l == call->m->config.n_layers - 1;
+    return call->gathers && l == call->m->stage.n_layers - 1;
 }
 
 // ---- the residual stream --------------------------------------------------------------------------------------------
@@ -86,7 +92,7 @@ static enum status qkv_step(struct model *m, int l, int rows)
 {
     const struct layer *layer = &m->layers[l];
     const struct stream s = stream_of(m, false);
-    // The embedding is summed already.
+    // The embedding and the rows of the stage before are complete already.
     const struct weight *output_gain = l ? m->layers[l - 1].mlp_norm : NULL;
     return stream_linear(m, &s, layer->attention_norm, output_gain, m->qkv, layer->qkv, layer->qkv_bias, LINEAR_STORE,
                          rows);
@@ -211,11 +217,17 @@ enum status layer_sum(const struct forward_call *call, int i, int first_row, int
 static enum status add_last_output(const struct forward_call *call, const struct stream *s, int logit_rows)
 {
     struct model *m = call->m;
-    const int layers = m->config.n_layers - call->batch->skipped_layers, n = call->batch->n_rows;
+    const int layers = layers_of_pass(m, call->batch), n = call->batch->n_rows;
     const int rows = call->gathers || logit_rows > n ? logit_rows : n;
     if (!m->branch || !layers) return STATUS_OK;
     return m->backend->ops->add_norm(m->backend, m->normed, s->x, s->out, m->layers[layers - 1].mlp_norm,
                                      m->config.norm_epsilon, rows);
+}
+
+enum status layers_finish(const struct forward_call *call)
+{
+    const struct stream s = stream_of(call->m, false);
+    return add_last_output(call, &s, 0);
 }
 
 enum status layer_logits(const struct forward_call *call, int logit_rows)

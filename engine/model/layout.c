@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lays out a model before a backend is opened: the split over ranks, the dtypes, the limits of a batch, the size of the
-// KV cache, and the tensors of working memory.
+// Lays out a model before a backend is opened: the split over stages and ranks, the dtypes, the limits of a batch, the
+// size of the KV cache, and the tensors of working memory.
 #include <string.h>
 
 #include "engine/model/llama.h"
@@ -38,6 +38,22 @@ static enum status split_over_ranks(const struct model_options *options, struct 
                            c->vocab_size, size);
     int left = c->vocab_size - m->first_id;
     m->n_ids = left < m->vocab_share ? left : m->vocab_share;
+    return STATUS_OK;
+}
+
+// Finds the stage of this rank and its layers.
+static enum status split_over_stages(const struct model_options *o, struct model *m)
+{
+    int layers[MODEL_STAGES_MAX] = {m->config.n_layers};
+    struct pipeline_stage *s = &m->stage;
+    *s = (struct pipeline_stage){.count = o->stages > 1 ? o->stages : 1};
+    TRY(stage_of_rank(m->group->rank, m->group->size, s->count, &s->index));
+    TRY(stages_divide(&m->config, o->stage_layers, s->count, layers));
+    for (int i = 0; i < s->index; i++)
+        s->first_layer += layers[i];
+    s->n_layers = layers[s->index];
+    s->first = s->index == 0;
+    s->last = s->index == s->count - 1;
     return STATUS_OK;
 }
 
@@ -102,7 +118,7 @@ static enum status shape_plan(const struct model_options *o, struct model *m)
 {
     const struct model_config *c = &m->config;
     int context = o->max_context ? o->max_context : c->max_context;
-    int64_t block_bytes = (int64_t)2 * c->n_layers * KV_BLOCK_TOKENS * m->n_kv_heads;
+    int64_t block_bytes = (int64_t)2 * m->stage.n_layers * KV_BLOCK_TOKENS * m->n_kv_heads;
     block_bytes *= (int64_t)dtype_kv_bytes(m->kv_dtype, c->head_size);
     int64_t blocks = o->n_kv_blocks;
     if (!blocks) {
@@ -119,7 +135,7 @@ static enum status shape_plan(const struct model_options *o, struct model *m)
     m->host_limit = o->memory_bytes;
     m->gpu_memory_utilization =
         o->gpu_memory_utilization > 0 ? o->gpu_memory_utilization : MODEL_GPU_MEMORY_UTILIZATION;
-    m->shape = (struct backend_shape){.n_layers = c->n_layers,
+    m->shape = (struct backend_shape){.n_layers = m->stage.n_layers,
                                       .n_heads = m->n_heads,
                                       .n_kv_heads = m->n_kv_heads,
                                       .head_size = c->head_size,
@@ -139,6 +155,7 @@ enum status model_lay_out(const struct model_options *options, const struct safe
 {
     model_resolve_head(&m->config, st);
     TRY(check_options(options, &m->config));
+    TRY(split_over_stages(options, m));
     TRY(split_over_ranks(options, m));
     TRY(choose_dtype(options, st, m));
     TRY(choose_kv_dtype(options->kv_dtype, m));
@@ -154,8 +171,9 @@ enum status model_lay_out(const struct model_options *options, const struct safe
 int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MODEL_TENSORS_MAX])
 {
     const int rows = m->shape.max_rows, d = m->shape.head_size, size = m->comm->size;
-    const int gathers = m->comm->rank == 0 && size > 1 ? size * m->max_logit_rows : 0;
-    const int last = m->backend->ops->gather_rows ? m->max_logit_rows : 0;
+    const int logits = m->stage.last ? m->max_logit_rows : 0;
+    const int gathers = m->comm->rank == 0 && size > 1 ? size * logits : 0;
+    const int last = m->backend->ops->gather_rows ? logits : 0;
     const struct layer_shape *layer = &m->config.layer;
     // Outputs that are normalised are summed in f32, since their norms need the sums.
     const bool partial =
@@ -175,9 +193,9 @@ int model_list_tensors(struct model *m, bool samples, struct tensor_need list[MO
         {&m->last_branch, TENSOR_F32, branch ? last : 0, m->config.hidden, 0, true},
         {&m->last_attended, TENSOR_ACTIVATION, last, m->n_heads * d, 0, true},
         {&m->last_residual, TENSOR_F32, last, m->config.hidden, 0, true},
-        {&m->logits, TENSOR_F32, m->max_logit_rows, m->vocab_share, 0, true},
+        {&m->logits, TENSOR_F32, logits, m->vocab_share, 0, true},
         {&m->gathered, TENSOR_F32, gathers, m->vocab_share, 0, true},
-        {&m->sampled, TENSOR_F32, samples ? m->max_logit_rows : 0, 2, 0, true},
+        {&m->sampled, TENSOR_F32, samples ? logits : 0, 2, 0, true},
         {&m->gathered_sampled, TENSOR_F32, samples ? gathers : 0, 2, 0, true},
     };
     int n = 0;

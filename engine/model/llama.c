@@ -9,28 +9,68 @@
 
 #include "engine/model/safetensors.h"
 #include "lib/base/clock.h"
+#include "lib/base/fnv.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
 
 // ---- running the stages ---------------------------------------------------------------------------------------------
 
-// Runs a stage. Stage 0 is the embedding; the stages of the layers follow. Every stage ends with a sum over ranks. In
-// the embedding, each row has values on one rank and zeros on the other ranks, so the sum is exact.
+// Returns the rank of the next stage, or of the stage before, that has this rank's place in its stage.
+static int next_rank(const struct model *m)
+{
+    return m->group->rank - m->comm->size;
+}
+
+static int previous_rank(const struct model *m)
+{
+    return m->group->rank + m->comm->size;
+}
+
+// Gets the residual stream of this stage: the embedding, or the rows of the stage before. In the embedding, each row
+// has values on one rank and zeros on the other ranks, so the sum is exact.
+static enum status enter_stage(struct model *m, int first_row, int rows)
+{
+    const struct backend_ops *ops = m->backend->ops;
+    if (!m->stage.first)
+        return m->group->ops->receive(m->group, previous_rank(m), ops->tensor_data(m->backend, m->residual),
+                                      (size_t)rows * (size_t)m->config.hidden);
+    TRY(ops->embed(m->backend, m->residual, m->embedding));
+    return m->comm->size > 1 ? model_sum_rows(m, m->residual, first_row, rows) : STATUS_OK;
+}
+
+// Sends the residual stream to the next stage, in f32, so that the bits are those of one stage.
+static enum status leave_stage(const struct forward_call *call)
+{
+    struct model *m = call->m;
+    TRY(layers_finish(call));
+    return m->group->ops->send(m->group, next_rank(m), m->backend->ops->tensor_data(m->backend, m->residual),
+                               (size_t)call->batch->n_rows * (size_t)m->config.hidden);
+}
+
+enum status model_check_stages(struct model *m)
+{
+    float number = 1;
+    if (!m->stage.first) TRY(m->group->ops->receive(m->group, previous_rank(m), &number, 1));
+    return m->stage.last ? STATUS_OK : m->group->ops->send(m->group, next_rank(m), &number, 1);
+}
+
+// Runs a stage of the backend's pass. Stage 0 enters the pipeline stage; the stages of the layers follow. Every stage
+// ends with a sum over ranks.
 static enum status forward_stage(void *context, int i, int first_row, int rows)
 {
     const struct forward_call *call = context;
     struct model *m = call->m;
-    TRY(i == 0 ? m->backend->ops->embed(m->backend, m->residual, m->embedding) : layer_stage(call, i - 1, rows));
-    if (m->comm->size > 1)
-        TRY(i == 0 ? model_sum_rows(m, m->residual, first_row, rows) : layer_sum(call, i - 1, first_row, rows));
+    TRY(i == 0 ? enter_stage(m, first_row, rows) : layer_stage(call, i - 1, rows));
+    if (m->comm->size > 1 && i) TRY(layer_sum(call, i - 1, first_row, rows));
     // Relaxed order is enough, because readers only look for a change.
-    atomic_fetch_add_explicit(&m->host_comm->progress, 1, memory_order_relaxed);
+    atomic_fetch_add_explicit(&m->group->progress, 1, memory_order_relaxed);
     return STATUS_OK;
 }
 
 static enum status forward_logits(void *context, int logit_rows)
 {
-    return layer_logits(context, logit_rows);
+    const struct forward_call *call = context;
+    return call->m->stage.last ? layer_logits(call, logit_rows) : STATUS_OK;
 }
 
 // ---- results --------------------------------------------------------------------------------------------------------
@@ -153,6 +193,9 @@ static enum status check_batch(const struct model *m, const struct ragged_batch 
         if (batch->logit_row[l] < 0 || batch->logit_row[l] >= batch->n_rows)
             return status_fail(STATUS_INTERNAL, "ragged batch: logit row %d of %d", (int)batch->logit_row[l],
                                batch->n_rows);
+    if (batch->n_importance_rows && m->stage.count > 1)
+        return status_fail(STATUS_INTERNAL, "ragged batch: %d importance rows, which need a model of one stage",
+                           batch->n_importance_rows);
     if (batch->sampling && !model_samples(m))
         return status_fail(STATUS_INTERNAL, "ragged batch: backend %s does not sample tokens", m->backend->ops->name);
     return STATUS_OK;
@@ -166,10 +209,11 @@ enum status model_forward(struct model *m, const struct ragged_batch *batch, str
                               .context = (void *)&call,
                               .stage = forward_stage,
                               .logits = forward_logits,
-                              .n_stages = 1 + layer_stages(m) * (m->config.n_layers - batch->skipped_layers),
+                              .n_stages = 1 + layer_stages(m) * layers_of_pass(m, batch),
                               .max_logit_rows = m->max_logit_rows};
     TRY(m->backend->ops->run_pass(m->backend, &pass));
     *result = (struct forward_result){0};
+    if (!m->stage.last) return leave_stage(&call);
     if (batch->n_logit_rows) TRY(finish_logits(m, batch, result));
     if (batch->n_importance_rows) TRY(finish_importance(m, batch, result));
     return m->comm->rank == 0 || !m->backend->ops->wait ? STATUS_OK : m->backend->ops->wait(m->backend);
@@ -215,7 +259,7 @@ static enum status make_buffers(struct model *m)
             m->row_bytes += list[i].bytes / (size_t)m->shape.max_rows;
     }
     if (b->ops->row_bytes) m->row_bytes += b->ops->row_bytes(b);
-    if (m->comm->rank != 0) return STATUS_OK;
+    if (m->comm->rank != 0 || !m->stage.last) return STATUS_OK;
     m->host_tokens = mem_alloc_array((size_t)m->max_logit_rows, sizeof *m->host_tokens);
     if (copies || size > 1) m->host_logits = make_host_rows(m, m->config.vocab_size);
     if (!copies) return STATUS_OK;
@@ -228,6 +272,7 @@ static enum status make_buffers(struct model *m)
 static enum status open_backend(const struct model_options *options, struct model *m)
 {
     struct model_rope *rope = model_rope_create(&m->config, &m->shape.rope);
+    if (m->shape.rope.still_layers) m->shape.rope.still_layers += m->stage.first_layer;
     // bf16 is for a backend or GPU that cannot multiply in the stored type.
     const bool may_convert = m->config.stored != STORED_PLAIN && strcmp(options->dtype, "auto") == 0;
     const enum dtype second = may_convert ? DTYPE_BF16 : m->dtype;
@@ -244,16 +289,20 @@ static enum status open_backend(const struct model_options *options, struct mode
     return status;
 }
 
-// Opens the file of packed weights if the options enable it. The file name distinguishes checkpoints, dtypes and ranks
-// in one folder. The key in the file tells whether the checkpoint has changed since the file was written.
+// Opens the file of packed weights if the options enable it. The file name distinguishes checkpoints, dtypes, ranks and
+// stages in one folder. The key in the file tells whether the checkpoint has changed since the file was written.
 static void open_saved(const struct model_options *o, const struct safetensors *st, struct model *m)
 {
     bool wanted = o->packed_cache && strcmp(o->packed_cache, "off") != 0;
     if (!wanted || !st || !m->backend->ops->packed_cache_open) return;
     const char *folder = strcmp(o->packed_cache, "auto") == 0 ? o->dir : o->packed_cache;
-    m->packed_path = mem_format("%s/forepack-%016llx-%s-rank%dof%d", folder, (unsigned long long)m->fingerprint,
-                                dtype_name(m->dtype), m->comm->rank, m->comm->size);
+    const struct pipeline_stage *s = &m->stage;
+    char layers[48] = "";
+    if (s->count > 1) snprintf(layers, sizeof layers, "-layers%dto%d", s->first_layer, s->first_layer + s->n_layers);
+    m->packed_path = mem_format("%s/forepack-%016llx-%s-rank%dof%d%s", folder, (unsigned long long)m->fingerprint,
+                                dtype_name(m->dtype), m->comm->rank, m->comm->size, layers);
     uint64_t part = (uint64_t)m->dtype << 40 | (uint64_t)m->comm->size << 20 | (uint64_t)m->comm->rank;
+    part = layers[0] ? fnv1a(part, layers, strlen(layers)) : part;
     m->saved =
         m->backend->ops->packed_cache_open(m->backend, m->packed_path, safetensors_stamp(st, m->fingerprint ^ part));
 }
@@ -275,6 +324,11 @@ static enum status open_with(const struct model_options *options, const struct s
         status = status_fail(fits, "%s", reason); // a GPU has its own memory
     free(reason);
     TRY(status);
+    if (m->stage.count > 1 && !m->backend->ops->capabilities.host_memory)
+        return status_fail(STATUS_UNSUPPORTED,
+                           "pp %d: backend %s cannot send rows to another stage yet: use --backend cpu, or "
+                           "tensor-parallel ranks alone",
+                           m->stage.count, m->backend->ops->name);
     if (m->backend->ops->allocated) TRY(model_count_memory(m, st, &m->planned));
     open_saved(options, st, m);
     m->progress = options->progress;
@@ -294,7 +348,8 @@ enum status model_open(const struct model_options *options, struct comm *comm, s
     struct model *m = mem_alloc(sizeof *m);
     struct safetensors *st = NULL;
     int64_t from_us = clock_now_us();
-    m->comm = m->host_comm = comm;
+    m->group = comm;
+    m->comm = m->host_comm = options->stages > 1 ? comm->part : comm;
     enum status status = model_config_read(options->dir, &m->config);
     if (status == STATUS_OK && !options->dummy) status = safetensors_open(options->dir, &st);
     struct open_times times = {0};
@@ -309,9 +364,10 @@ enum status model_open(const struct model_options *options, struct comm *comm, s
         n += snprintf(eos + n, sizeof eos - (size_t)n, i ? ",%d" : "%d", m->config.eos_id[i]);
     log_event(LOG_INFO, "model_opened", LOG_FIELD("dir", options->dir),
               LOG_FIELD("architecture", m->config.architecture), LOG_FIELD("layers", m->config.n_layers),
-              LOG_FIELD("backend", m->backend->ops->name), LOG_FIELD("dtype", dtype_name(m->dtype)),
-              LOG_FIELD("kv_dtype", dtype_name(m->kv_dtype)), LOG_FIELD("rank", comm->rank),
-              LOG_FIELD("ranks", comm->size), LOG_FIELD("weight_bytes", m->weight_bytes),
+              LOG_FIELD("stage", m->stage.index), LOG_FIELD("first_layer", m->stage.first_layer),
+              LOG_FIELD("stage_layers", m->stage.n_layers), LOG_FIELD("backend", m->backend->ops->name),
+              LOG_FIELD("dtype", dtype_name(m->dtype)), LOG_FIELD("kv_dtype", dtype_name(m->kv_dtype)),
+              LOG_FIELD("rank", comm->rank), LOG_FIELD("ranks", comm->size), LOG_FIELD("weight_bytes", m->weight_bytes),
               LOG_FIELD("context_tokens", m->shape.max_context), LOG_FIELD("eos", eos),
               LOG_MS("open_ms", times.opened_us - from_us), LOG_MS("weights_ms", times.loaded_us - times.opened_us),
               LOG_MS("finish_ms", times.finished_us - times.loaded_us), LOG_MS("ms", clock_now_us() - from_us));

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "engine/model/model.h"
+#include "engine/model/stages.h"
 
 struct layer {
     struct weight *attention_norm;   // [hidden]
@@ -23,7 +24,9 @@ struct model {
     enum dtype dtype, kv_dtype;
     int max_logit_rows;
     struct comm *comm;      // host_comm, or a comm on device memory that the model owns
-    struct comm *host_comm; // borrowed
+    struct comm *host_comm; // ranks of this stage; borrowed
+    struct comm *group;     // ranks of all stages; borrowed. The same as host_comm with one stage
+    struct pipeline_stage stage;
     struct backend *backend;
     struct backend_shape shape;
     size_t weight_bytes, kv_bytes;
@@ -48,10 +51,10 @@ struct model {
     int kv_copies; // ranks that have the same KV heads
     int vocab_share, first_id, n_ids;
 
-    struct weight *embedding;  // [n_ids, hidden]
-    struct layer *layers;      // [n_layers]
-    struct weight *final_norm; // [hidden]
-    struct weight *head;       // [V, hidden]
+    struct weight *embedding;  // [n_ids, hidden]; first stage
+    struct layer *layers;      // [stage.n_layers] layers of this stage
+    struct weight *final_norm; // [hidden]; last stage
+    struct weight *head;       // [V, hidden]; last stage
 
     // Working memory in the backend.
     struct tensor *residual;         // [max_rows, hidden] f32, divided by config.scales.residual
@@ -88,6 +91,8 @@ struct forward_call {
     bool gathers; // the last layer computes only the logit rows
 };
 
+// Returns the number of layers of this stage that a batch does not leave out.
+int layers_of_pass(const struct model *m, const struct ragged_batch *batch);
 // Returns true if the last layer computes only the logit rows of a batch.
 bool layers_gather(const struct model *m, const struct ragged_batch *batch);
 // Returns the number of stages of a layer. Stage i of the layers belongs to layer i / layer_stages().
@@ -98,6 +103,8 @@ enum status layer_stage(const struct forward_call *call, int i, int rows);
 enum status layer_sum(const struct forward_call *call, int i, int first_row, int rows);
 // Adds rows of an F32 tensor over the ranks.
 enum status model_sum_rows(struct model *m, struct tensor *t, int first_row, int rows);
+// Completes the residual stream after the last layer of a stage that is not the last one.
+enum status layers_finish(const struct forward_call *call);
 // Runs the steps from the residual stream to the logits.
 enum status layer_logits(const struct forward_call *call, int logit_rows);
 

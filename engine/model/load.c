@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Loads the tensors of a checkpoint. Defines which tensors the checkpoint must have, their shapes, and this rank's
-// slice of each tensor (arXiv 1909.08053). q, k, v, gate, up, embedding and head are sliced by rows (outputs), o and
-// down by columns (inputs), and norms are whole.
+// slice of each tensor (arXiv 1909.08053), for the layers of this rank's pipeline stage. q, k, v, gate, up, embedding
+// and head are sliced by rows (outputs), o and down by columns (inputs), and norms are whole.
 #include <float.h>
 #include <math.h>
 #include <stdatomic.h>
@@ -35,7 +35,7 @@ struct loader {
     struct weight_reader *reader; // reads ahead; NULL: pages are read when they are packed
     struct load_log log;
     char prefix[64]; // "model.layers.3."
-    // Numbers of further dummy matrices of each kind that are in 16 bits, see struct model_config.
+    // Numbers of further dummy matrices of each kind that are in 16 bits, see struct model_config. Negative: none.
     int kept_attention, kept_mlp;
 };
 
@@ -613,23 +613,30 @@ static enum status check_tied_head(const struct loader *in)
                        head->file);
 }
 
+// Loads the embedding table in the first stage, and the head in the last one.
 static enum status load_vocabulary(struct loader *in)
 {
     struct model *m = in->m;
     const struct model_config *c = &m->config;
-    struct matrix_view table, head[2];
+    struct matrix_view table = {0}, head[2] = {0};
     const struct names names = names_of(c, in->st);
-    TRY(slice_rows(in, names.embedding, c->vocab_size, c->hidden, m->first_id, m->n_ids, &table));
+    const bool both = m->stage.first && m->stage.last;
+    if (m->stage.first || c->tied_embeddings)
+        TRY(slice_rows(in, names.embedding, c->vocab_size, c->hidden, m->first_id, m->n_ids, &table));
     TRY(check_tied_head(in));
-    head[0] = table;
-    if (!c->tied_embeddings) TRY(slice_rows(in, names.head, c->vocab_size, c->hidden, m->first_id, m->n_ids, &head[0]));
-    head[1] =
-        (struct matrix_view){.dtype = DTYPE_BF16, .rows = m->vocab_share - m->n_ids, .columns = c->hidden}; // zeros
-    TRY(put_matrix(in, head, head[1].rows ? 2 : 1, &m->head));
-    bool shared = c->tied_embeddings && !head[1].rows;
-    TRY(put_embedding(in, &table, shared ? m->head : NULL));
-    release_views(in, head, 1);
-    release_views(in, &table, 1);
+    if (m->stage.last) {
+        if (c->tied_embeddings)
+            head[0] = table;
+        else
+            TRY(slice_rows(in, names.head, c->vocab_size, c->hidden, m->first_id, m->n_ids, &head[0]));
+        head[1] =
+            (struct matrix_view){.dtype = DTYPE_BF16, .rows = m->vocab_share - m->n_ids, .columns = c->hidden}; // zeros
+        TRY(put_matrix(in, head, head[1].rows ? 2 : 1, &m->head));
+    }
+    const bool shared = both && c->tied_embeddings && !head[1].rows;
+    if (m->stage.first) TRY(put_embedding(in, &table, shared ? m->head : NULL));
+    if (m->stage.last) release_views(in, head, 1);
+    if (m->stage.first) release_views(in, &table, 1);
     return STATUS_OK;
 }
 
@@ -655,6 +662,23 @@ static bool is_vision(const struct model_config *c, const char *name)
     return false;
 }
 
+// Returns true for tensors that only the ranks of other stages load and check.
+static bool is_of_other_stage(const struct loader *in, const char *name)
+{
+    const struct model *m = in->m;
+    const struct pipeline_stage *s = &m->stage;
+    const struct names names = names_of(&m->config, in->st);
+    const size_t root = strlen(names.root);
+    int layer;
+    if (s->count == 1) return false;
+    if (!s->first && strncmp(name, names.embedding, strlen(names.embedding)) == 0) return true;
+    if (!s->last && strncmp(name, names.head, strlen(names.head)) == 0) return true;
+    if (strncmp(name, names.root, root) != 0) return false;
+    if (!s->last && strcmp(name + root, "norm.weight") == 0) return true;
+    if (sscanf(name + root, "layers.%d.", &layer) != 1 || layer < 0 || layer >= m->config.n_layers) return false;
+    return layer < s->first_layer || layer >= s->first_layer + s->n_layers;
+}
+
 // Refuses tensors that the config does not mention (a bias, a norm, a layer), because the computation would leave them
 // out.
 static enum status check_all_used(const struct loader *in)
@@ -665,6 +689,7 @@ static enum status check_all_used(const struct loader *in)
         // Older files store inv_freq, but rope_theta implies it.
         const char *inv_freq = strstr(t->name, ".rotary_emb.inv_freq");
         if (in->used[i] || inv_freq || is_calibration(c, t->name) || is_vision(c, t->name)) continue;
+        if (is_of_other_stage(in, t->name)) continue;
         if (c->tied_embeddings && strncmp(t->name, "lm_head.weight", 14) == 0) continue; // also the scale of the head
         return status_fail(STATUS_DATA,
                            "%s: tensor %s does not belong to a %s of %d layers as config.json describes it", t->file,
@@ -705,11 +730,12 @@ static enum status load_model(struct loader *in)
     struct model *m = in->m;
     const struct layer_shape *shape = &m->config.layer;
     // Load the largest tensors first: peak memory is the weights packed so far plus one tensor of the file.
-    TRY(load_vocabulary(in));
-    TRY(load_final_norm(in));
-    for (int l = 0; l < m->config.n_layers; l++) {
+    if (m->stage.first || m->stage.last) TRY(load_vocabulary(in));
+    if (m->stage.last) TRY(load_final_norm(in));
+    for (int l = 0; l < m->stage.n_layers; l++) {
         struct layer *layer = &m->layers[l];
-        snprintf(in->prefix, sizeof in->prefix, "%slayers.%d.", names_of(&m->config, in->st).root, l);
+        snprintf(in->prefix, sizeof in->prefix, "%slayers.%d.", names_of(&m->config, in->st).root,
+                 m->stage.first_layer + l);
         TRY(load_norm(in, shape->attention_norm, &layer->attention_norm));
         TRY(load_attention(in, layer));
         TRY(load_norm(in, shape->mlp_norm, &layer->mlp_norm));
@@ -741,16 +767,17 @@ static enum status load_weights(struct model *m, const struct safetensors *st, s
 {
     struct dummy *dummy = st ? NULL : dummy_create(&m->config, m->zeros || list);
     const int64_t now_us = clock_now_us();
+    const int mlp_matrices = layer_mlp_matrices(&m->config.layer);
     struct loader in = {.m = m,
                         .st = st,
                         .dummy = dummy,
                         .list = list,
                         .reader = reader,
                         .log = {now_us, now_us, 0},
-                        .kept_attention = m->config.excluded_attention,
-                        .kept_mlp = m->config.excluded_mlp};
+                        .kept_attention = m->config.excluded_attention - 4 * m->stage.first_layer,
+                        .kept_mlp = m->config.excluded_mlp - mlp_matrices * m->stage.first_layer};
     if (st) in.used = mem_alloc_array((size_t)safetensors_count(st), sizeof *in.used);
-    m->layers = mem_alloc_array((size_t)m->config.n_layers, sizeof *m->layers);
+    m->layers = mem_alloc_array((size_t)m->stage.n_layers, sizeof *m->layers);
     enum status status = load_model(&in);
     free(in.used);
     dummy_free(dummy);

@@ -49,10 +49,13 @@ static double count_parameters(const struct model_config *c)
 
 enum status model_plan(const struct model_options *options, int rank, int size, struct memory_plan *plan_p)
 {
-    struct comm comm = {.rank = rank, .size = size};
-    struct model m = {.comm = &comm, .host_comm = &comm};
+    const int stages = options->stages > 1 ? options->stages : 1;
+    struct comm group = {.rank = rank, .size = size}, part = {.rank = rank % (size / stages), .size = size / stages};
+    struct model m = {.comm = &part, .host_comm = &part, .group = &group};
     struct safetensors *st = NULL;
-    enum status status = model_config_read(options->dir, &m.config);
+    int stage;
+    enum status status = stage_of_rank(rank, size, stages, &stage);
+    if (status == STATUS_OK) status = model_config_read(options->dir, &m.config);
     if (status == STATUS_OK && !options->dummy) status = safetensors_open(options->dir, &st);
     if (status == STATUS_OK) status = model_lay_out(options, st, &m);
     struct device_memory allocated;
@@ -167,8 +170,8 @@ void model_log_memory(struct model *m)
 static enum status kv_agree(struct model *m)
 {
     float least = -(float)m->shape.n_kv_blocks;
-    if (m->host_comm->size == 1) return STATUS_OK;
-    TRY(m->host_comm->ops->all_reduce_max(m->host_comm, &least, 1));
+    if (m->group->size == 1) return STATUS_OK;
+    TRY(m->group->ops->all_reduce_max(m->group, &least, 1));
     m->shape.n_kv_blocks = (int)-least;
     m->kv_bytes = (size_t)m->shape.n_kv_blocks * m->kv_block_bytes;
     return STATUS_OK;

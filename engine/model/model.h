@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A Llama-class checkpoint ready to run: one rank's share of the weights in a backend, and the forward pass over a
 // ragged batch. The split is Megatron-style: attention heads and MLP columns across ranks, and vocabulary-parallel
-// embedding and head (arXiv 1909.08053).
+// embedding and head (arXiv 1909.08053). Groups may also divide the layers over pipeline stages (stages.h): then the
+// ranks of each stage split the layers of the stage, and a pass goes through the stages in order.
 //
 // Every rank of the group opens the same directory and makes the same calls with the same batches in the same order.
 // Only one thread at a time may use a model. The model owns its backend and KV cache; it borrows the comm.
@@ -55,13 +56,16 @@ struct model_options {
     // GPU groups: type to which partial sums are rounded and in which they are added: "f32", "bf16", "auto" or NULL
     // (bf16). For ranks on CPUs see group_set_allreduce_bf16().
     const char *allreduce_dtype;
+    int stages;                     // pipeline stages of the group; 0 or 1: one stage
+    const char *stage_layers;       // see stages_divide(); NULL: as equal as possible
     bool fp8_fast_accum;            // GPUs: faster FP8 gemms with about 14 bits in their sums, see docs/gpus.md
     struct gpu_place gpu;           // set by engine_open()
     struct load_progress *progress; // where model_open() reports its progress, or NULL
 };
 #define MODEL_OVERLAP_ROWS 1024 // a gemm of fewer rows leaves much of a GPU idle
 
-// Opens one rank's model without communication. On failure, status_message() names the file and its defect.
+// Opens one rank's model without communication. With several stages, `comm` has been split into them. On failure,
+// status_message() names the file and its defect.
 enum status model_open(const struct model_options *options, struct comm *comm, struct model **model_p);
 // Second step, called by all ranks together after all models are open. Connects the devices of the ranks, and creates
 // the KV cache if its size depends on the free device memory. Returns STATUS_EXHAUSTED if memory is short;
@@ -83,6 +87,7 @@ struct memory_plan {
     size_t runtime_bytes, nccl_bytes;
     int context; // KV entries of the longest sequence
 };
+// `rank` of `size` ranks, over all stages. Rank 0 is in the last stage.
 enum status model_plan(const struct model_options *options, int rank, int size, struct memory_plan *plan_p);
 
 const struct model_config *model_get_config(const struct model *m);
@@ -118,6 +123,10 @@ uint64_t model_machine(const struct model *m);
 int model_host_threads(const struct model *m);
 struct host_cores model_host_cores(const struct model *m); // empty if the model is not on the CPU; owned by the model
 void model_run_on_host(struct model *m, void (*fn)(void *arg, int item, int thread), void *arg, int n_items);
+
+// Checks the way of rows through the stages: every stage receives a number from the stage before and sends it on.
+// Called by all ranks together. No effect with one stage.
+enum status model_check_stages(struct model *m);
 
 // Results of a pass on rank 0. A member is NULL on other ranks, and if the batch does not ask for it. Valid until the
 // next pass.

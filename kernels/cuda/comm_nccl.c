@@ -467,8 +467,11 @@ static void nccl_close(struct comm *c)
     nccl_free(n);
 }
 
-static const struct comm_ops nccl_ops = {nccl_all_reduce_sum, nccl_all_reduce_max, nccl_gather,
-                                         nccl_broadcast,      nccl_close,          NULL};
+static const struct comm_ops nccl_ops = {.all_reduce_sum = nccl_all_reduce_sum,
+                                         .all_reduce_max = nccl_all_reduce_max,
+                                         .gather = nccl_gather,
+                                         .broadcast = nccl_broadcast,
+                                         .close = nccl_close};
 
 // Rank 0 creates the identifier and broadcasts it with the result of its creation.
 static enum status share_id(struct comm *host, ncclUniqueId *id_p)

@@ -42,7 +42,7 @@ struct pass_cost {
     bool has_prompts; // true if some rows belong to prompts; worker groups only
 };
 
-enum { NODE_MEASURED_MAX = 16 };
+enum { NODE_MEASURED_MAX = 16, NODE_STAGES_MAX = 128 };
 
 // A node's description of itself, from its Hello message. core_attach() checks the numbers.
 struct node_hello {
@@ -51,13 +51,15 @@ struct node_hello {
     char cores[128], cores_decided_by[128]; // of the compute threads, for status
     uint64_t instance;                      // random number that the process drew when it started
     enum node_role role;
-    int ranks;
+    int ranks, stages; // stages: pipeline stages, each of `ranks` / `stages` ranks
     uint64_t model_fingerprint, tokenizer_fingerprint;
     int vocab_size, context_tokens, token_budget, block_tokens, kv_blocks, max_seqs;
     bool prefix_cache;
     struct node_calibration calibration;          // speculator only
     struct pass_cost measured[NODE_MEASURED_MAX]; // [n_measured] passes that the node measured while it started
     int n_measured;
+    // Sums over measured passes: time in the longest stage, and time from start to results. 0: the latter is unknown.
+    int64_t stage_us, latency_us;
 };
 
 // A node's description of itself while it loads its weights, from its Loading message. core_loading() checks it.

@@ -34,6 +34,19 @@ static enum status check_counts(const struct node_hello *h)
     return STATUS_OK;
 }
 
+static enum status check_stages(const struct node_hello *h)
+{
+    if (h->stages < 1 || h->stages > NODE_STAGES_MAX)
+        return status_fail(STATUS_INVALID, "node %s: stages %d: must be from 1 to %d", h->node_id, h->stages,
+                           NODE_STAGES_MAX);
+    if (h->ranks % h->stages != 0)
+        return status_fail(STATUS_INVALID, "node %s: stages %d: must divide its %d ranks", h->node_id, h->stages,
+                           h->ranks);
+    if (h->stages > 1 && h->role == NODE_SPECULATOR)
+        return status_fail(STATUS_INVALID, "speculator %s: stages %d: a speculator has one", h->node_id, h->stages);
+    return STATUS_OK;
+}
+
 static enum status check_pinned_model(const struct core *c, const struct node_hello *h)
 {
     uint64_t pinned = c->options.model_fingerprints[h->role];
@@ -163,6 +176,7 @@ enum status node_hello_check(const struct core *c, const struct node_hello *h, c
 {
     TRY(check_id(h->node_id));
     TRY(check_counts(h));
+    TRY(check_stages(h));
     TRY(check_models(c, h, old));
     TRY(check_id_is_free(h, old, now_us));
     return check_room(c, h, old);

@@ -73,6 +73,7 @@ static void hello_fill(struct fuzz_script *script, int node, Forepack__Cluster__
     m->eos_token_ids = eos_ids;
     m->n_eos_token_ids = 1;
     calibration_fill(script, flags & 128 ? fuzz_byte(script) : 0, m);
+    m->stages = more & 4 ? (uint32_t)fuzz_number(script) : 0;
 }
 
 static void heartbeat_fill(struct fuzz_script *script, Forepack__Cluster__V1__Heartbeat *m)
@@ -183,6 +184,7 @@ static void step_fill(struct fuzz_script *script, Forepack__Cluster__V1__StepRes
     m->step_us = (uint32_t)fuzz_number(script);
     m->rows = (uint32_t)fuzz_number(script);
     m->pairs = fuzz_number(script);
+    m->latency_us = (uint32_t)m->pairs; // also any number
 }
 
 // Fills in the results of a worker group: the usual tokens.

@@ -48,11 +48,13 @@ check_json "$work/http.json" 'all(.[]; .p50_ms > 0 and .p99_ms >= .p50_ms and (.
     --threads 1 --rounds 1 --min-ms 0 --probe-ms 0 --json >"$work/tp.json" 2>"$work/tp.log"
 check_json "$work/tp.json" 'length == 2 and all(.[]; .ranks == 2 and .threads == 2 and .dtype == "f32"
     and .tokens_per_s > 0 and .peak_gflops == null and .share == null)'
+"$bin/forepack" bench engine --shape "$shape" --pp 2 --dtype f32 --prompt-tokens 16 --decode-tokens 2 --batch 1 \
+    --threads 1 --rounds 1 --min-ms 0 --probe-ms 0 --json >"$work/pp.json" 2>"$work/pp.log"
 # The work of two ranks together is the work of one rank.
 "$bin/forepack" bench engine --shape "$shape" --dtype f32 --prompt-tokens 16 --decode-tokens 2 --batch 1 \
     --threads 1 --rounds 1 --min-ms 0 --probe-ms 0 --json >"$work/one.json" 2>"$work/one.log"
-jq -e --slurpfile one "$work/one.json" '[.[] | .linear_gflop, .attention_gflop, .gbytes] ==
-    [$one[0][] | .linear_gflop, .attention_gflop, .gbytes]' "$work/tp.json" >/dev/null || fail "work of two ranks"
+for way in tp pp; do jq -e --slurpfile one "$work/one.json" '[.[] | .linear_gflop, .attention_gflop, .gbytes] ==
+    [$one[0][] | .linear_gflop, .attention_gflop, .gbytes]' "$work/$way.json" >/dev/null || fail "work of two ranks, $way"; done
 "$bin/forepack" bench engine --shape "$shape" --prompt-tokens 16 --decode-tokens 0 --batch 2 "${quick[@]}" \
     >"$work/table" 2>"$work/table.log"
 grep -Eq '^prefill +2 +16 ' "$work/table" || fail "no row in the table: $(cat "$work/table")"

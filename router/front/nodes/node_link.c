@@ -130,6 +130,9 @@ static void hello_read_measured(const Forepack__Cluster__V1__Hello *m, struct no
     for (size_t i = 0; i < m->n_measured && i < NODE_MEASURED_MAX; i++) {
         const Forepack__Cluster__V1__MeasuredPass *pass = m->measured[i];
         h->measured[h->n_measured++] = pass_read(pass->rows, pass->pairs, pass->us, false);
+        if (!pass->us || pass->latency_us < pass->us) continue;
+        h->stage_us += pass->us;
+        h->latency_us += pass->latency_us;
     }
 }
 
@@ -148,6 +151,7 @@ static enum status hello_read(const Forepack__Cluster__V1__Hello *m, struct node
         .tokenizer_fingerprint = m->tokenizer_fingerprint,
         .prefix_cache = m->prefix_cache,
         .instance = m->instance,
+        .stages = m->stages ? intake_int(m->stages) : 1,
     };
     TRY(role_read(m->role, &h->role));
     if (!name_copy(h->node_id, sizeof h->node_id, m->node_id) || !h->node_id[0] ||
