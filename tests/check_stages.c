@@ -252,6 +252,7 @@ START_TEST(a_plan_knows_the_layers_of_each_stage)
     }
     ck_assert_uint_eq(kv, whole.kv_block_bytes);
     ck_assert_int_eq(model_plan(&options, 0, 3, &part), STATUS_INVALID);
+    ck_assert_int_eq(model_plan(&options, 0, 1, &part), STATUS_INVALID);
     tiny_model_remove(dir);
 }
 END_TEST
