@@ -31,10 +31,21 @@ static enum status link_check(const struct node_router *router)
     return status;
 }
 
+// Checks the layers of each pipeline stage. A command that no launcher started checks stages of one rank each.
+static enum status model_check(const struct model_options *model)
+{
+    const struct launch launch = launch_read(environment);
+    const int stages = model->stages > 1 ? model->stages : 1;
+    const int ranks = launch.launcher == LAUNCHER_NONE ? stages : launch.ranks;
+    struct memory_plan plan;
+    for (int i = 0; i < stages; i++)
+        TRY(model_plan(model, i * (ranks / stages), ranks, &plan));
+    return STATUS_OK;
+}
+
 enum status node_check_files(const struct model_options *model, const char *tokenizer, const struct node_router *router)
 {
-    struct memory_plan plan;
     TRY(tokenizer_check(tokenizer));
-    TRY(model_plan(model, 0, launch_read(environment).ranks, &plan));
+    TRY(model_check(model));
     return link_check(router);
 }

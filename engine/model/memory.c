@@ -50,12 +50,13 @@ static double count_parameters(const struct model_config *c)
 enum status model_plan(const struct model_options *options, int rank, int size, struct memory_plan *plan_p)
 {
     const int stages = options->stages > 1 ? options->stages : 1;
-    struct comm group = {.rank = rank, .size = size}, part = {.rank = rank % (size / stages), .size = size / stages};
+    int stage;
+    TRY(stage_of_rank(rank, size, stages, &stage));
+    const int tp = size / stages;
+    struct comm group = {.rank = rank, .size = size}, part = {.rank = rank % tp, .size = tp};
     struct model m = {.comm = &part, .host_comm = &part, .group = &group};
     struct safetensors *st = NULL;
-    int stage;
-    enum status status = stage_of_rank(rank, size, stages, &stage);
-    if (status == STATUS_OK) status = model_config_read(options->dir, &m.config);
+    enum status status = model_config_read(options->dir, &m.config);
     if (status == STATUS_OK && !options->dummy) status = safetensors_open(options->dir, &st);
     if (status == STATUS_OK) status = model_lay_out(options, st, &m);
     struct device_memory allocated;

@@ -29,6 +29,8 @@ refused "pp 1, .* but pp 2, .* on rank 0: give all ranks the same value" \
     "${mpi[@]}" -n 1 "${worker[@]}" --pp 2 : -n 1 "${worker[@]}"
 refused "pp-layers 3,1, but .* 1,3 on rank 0" \
     "${mpi[@]}" -n 1 "${worker[@]}" --pp 2 --pp-layers 1,3 : -n 1 "${worker[@]}" --pp 2 --pp-layers 3,1
+refused "pp-layers 5,1: these are 6 layers" "${worker[@]}" --pp 2 --pp-layers 5,1 --check-config
+"${worker[@]}" --pp 2 --check-config >"$work/out" 2>&1 || fail "--check-config: $(cat "$work/out")"
 
 start router "$bin/forepack-router" --model "$main_model" "${listen[@]}" --heartbeat-ms 500 --worker-grace-ms 600000 \
     --score-timeout-ms 600000 --speculate-min-tokens 64 --chat-template "$source_dir/tests/integration/tools.jinja"
