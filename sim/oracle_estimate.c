@@ -29,7 +29,7 @@ static const struct answer unknown = {INFINITY, INFINITY};
 // Returns the decode rows of each pass. Every stage of a pipeline has a pass with its part of the sequences.
 static double decodes_of(const struct sched_node *node)
 {
-    return (double)(node->account.requests.count - node->account.requests_in_bins) / (node->limits.more_stages + 1);
+    return (double)(node->account.requests.count - node->account.requests_in_bins) / (node->limits.fill_passes + 1);
 }
 
 static double pass_time(const struct cost_model *m, double passes, double rows, double pairs)

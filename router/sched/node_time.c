@@ -12,7 +12,7 @@ bool node_time_is_known(const struct sched_view *view, const struct sched_node *
 double node_time_pass_decodes(const struct sched_node *node)
 {
     const struct node_account *account = &node->account;
-    return (double)(account->requests.count - account->requests_in_bins) / (1 + node->limits.more_stages);
+    return (double)(account->requests.count - account->requests_in_bins) / (1 + node->limits.fill_passes);
 }
 
 double node_time_work_us(const struct sched_node *node, const struct cost_model *cost, double rows, double pairs)

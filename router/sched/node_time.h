@@ -8,7 +8,8 @@
 // Returns true if the node's cost model holds for a prompt of `rows` rows.
 bool node_time_is_known(const struct sched_view *view, const struct sched_node *node, int64_t rows);
 
-// Returns the decode rows of a pass: the passes in a pipeline share the decoding sequences evenly.
+// Returns the decode rows of a pass: the passes in a pipeline share the decoding sequences
+// evenly.
 double node_time_pass_decodes(const struct sched_node *node);
 
 // Predicts the time in microseconds of `rows` prompt rows on the node, in which each pass occupies a stage of the
