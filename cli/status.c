@@ -71,6 +71,7 @@ static json_t *node_json(const Forepack__V1__NodeInfo *m)
         "pass_rows", (json_int_t)m->pass_rows, "pass_pairs", (json_int_t)m->pass_pairs, "pass_s", m->pass_s,
         "pass_gap_count", (json_int_t)m->pass_gap_count, "pass_gap_s", m->pass_gap_s, "pass_classes",
         pass_classes_json(m));
+    json_object_set_new(node, "stages", json_integer(m->stages ? m->stages : 1)); // 0: from an older router
     json_object_set_new(node, "cores", *m->cores ? json_string(m->cores) : json_null());
     json_object_set_new(node, "cores_decided_by", *m->cores ? json_string(m->cores_decided_by) : json_null());
     if (strcmp(m->role, "speculator") != 0) return node;
@@ -256,7 +257,7 @@ static void print_node(const Forepack__V1__NodeInfo *n, int name_width)
     print_name(n, name_width);
     print_text(n->role, 10);
     print_text(n->state, 8);
-    printf("%5u ", n->ranks);
+    printf("%5u %6u ", n->ranks, n->stages ? n->stages : 1);
     print_text(n->dtype, 5);
     printf("%7u %16s %13llu %13llu %13llu\n", n->running, kv, (unsigned long long)n->tokens_in,
            (unsigned long long)n->cached_tokens, (unsigned long long)n->tokens_out);
@@ -346,8 +347,8 @@ static void print_nodes(const Forepack__V1__ClusterInfo *m)
         printf("  none attached\n");
         return;
     }
-    printf("  %-*s %-10s %-8s %5s %-5s %7s %16s %13s %13s %13s\n", name_width, "name", "role", "state", "ranks",
-           "dtype", "running", "KV blocks free", "prompt tokens", "cached tokens", "output tokens");
+    printf("  %-*s %-10s %-8s %5s %6s %-5s %7s %16s %13s %13s %13s\n", name_width, "name", "role", "state", "ranks",
+           "stages", "dtype", "running", "KV blocks free", "prompt tokens", "cached tokens", "output tokens");
     for (size_t i = 0; i < m->n_nodes; i++)
         print_node(m->nodes[i], name_width);
     printf("\nmeasured time of a forward pass\n");

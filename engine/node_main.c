@@ -224,6 +224,7 @@ static enum status measure_costs(const struct node_program *program, struct engi
         list[i]->rows = (uint32_t)pass->rows;
         list[i]->pairs = (uint64_t)pass->pairs;
         list[i]->us = pass->us < UINT32_MAX ? (uint32_t)pass->us : UINT32_MAX;
+        list[i]->latency_us = list[i]->us; // stages run one pass at a time
     }
     hello->measured = list;
     hello->n_measured = (size_t)costs.n;

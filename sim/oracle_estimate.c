@@ -26,9 +26,10 @@ static const struct answer unknown = {INFINITY, INFINITY};
 
 // --- a node
 
-static int decodes_of(const struct sched_node *node)
+// Returns the decode rows of each pass. Every stage of a pipeline has a pass with its part of the sequences.
+static double decodes_of(const struct sched_node *node)
 {
-    return node->account.requests.count - node->account.requests_in_bins;
+    return (double)(node->account.requests.count - node->account.requests_in_bins) / (node->limits.fill_passes + 1);
 }
 
 static double pass_time(const struct cost_model *m, double passes, double rows, double pairs)
@@ -126,7 +127,12 @@ static double own_time(const struct question *q, const struct sched_node *node, 
 {
     int rows = rows_on(q, node), cached = sched_request_rows(q->r) - rows;
     double us = work_time(node, m, rows, pairs_of(rows, cached));
-    if (q->role == NODE_WORKER) return us;
+    if (q->role == NODE_WORKER) {
+        // The last pass still goes through the other stages.
+        int full = rows > 0 ? (rows - 1) / node->limits.token_budget * node->limits.token_budget : 0,
+            last = rows - full;
+        return us + node->limits.fill_passes * work_time(node, m, last, pairs_of(last, cached + full));
+    }
     double waiting = (double)q->c->waiting[q->role].rows * q->c->view.computed_share[q->role];
     us += look_ahead_time(q, node, m, waiting + (double)node->account.bin_tokens);
     return us + q->r->frozen.further_scores * q->r->spec->prefill.look_ahead * step_time(q, m);

@@ -22,7 +22,7 @@ static void check_place(struct world *w, const struct core *c, const struct sche
     HOLDS(p->is_known == node_time_is_known(&c->view, node, (int64_t)index->prompt_rows));
     HOLDS(p->blocks_left == sched_index_blocks(node, sched_node_blocks_left(node)));
     HOLDS(p->blocks == sched_index_blocks(node, node_blocks_for_others(&c->view, node)));
-    HOLDS(p->is_open == (!node->draining && node->account.bins < c->options.bins_ahead &&
+    HOLDS(p->is_open == (!node->draining && node->account.bins < c->options.bins_ahead + node->limits.more_stages &&
                          !node->account.running_alone && node->account.requests.count < node->limits.max_seqs));
 }
 

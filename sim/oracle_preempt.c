@@ -164,7 +164,9 @@ static bool fits_instead(const struct core *c, const struct core_node *node, con
                          const struct sched_request *runs)
 {
     const struct node_account *account = &node->sched.account;
-    if (node->sched.draining || account->running_alone || account->bins >= c->options.bins_ahead) return false;
+    if (node->sched.draining || account->running_alone ||
+        account->bins >= c->options.bins_ahead + node->hello.stages - 1)
+        return false;
     if (waits->runs_alone || account->long_prompts || !sched_node_can_hold(&node->sched, waits)) return false;
     int64_t left = node->hello.kv_blocks - account->kv_blocks + runs->own_blocks;
     return account->requests.count <= node->sched.limits.max_seqs &&

@@ -230,7 +230,8 @@ void oracle_waiting_with_room(struct world *w, const struct core *c)
     for (const struct sched_node *node = c->view.nodes; node; node = node->next) {
         const struct waiting_set *set = &c->waiting[node->role];
         if (c->view.reservation.node == node || node->draining || c->in_round[node->role]) continue;
-        if (node->account.bins >= c->options.bins_ahead || node->account.requests.count >= node->limits.max_seqs)
+        if (node->account.bins >= c->options.bins_ahead + node->limits.more_stages ||
+            node->account.requests.count >= node->limits.max_seqs)
             continue;
         const struct request_list *lists[] = {&set->overdue, &set->queue};
         for (int k = 0; k < (node->account.bins || caches ? 1 : 2); k++) {

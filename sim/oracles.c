@@ -86,7 +86,8 @@ static void check_node(struct world *w, const struct core_node *node)
         bin_count_add(&bins, r->account.bin);
     }
     HOLDS(n == account->requests.count && n <= node->hello.max_seqs && alone == account->running_alone);
-    HOLDS(bins.outstanding == account->bins && account->bins <= w->scenario->options.bins_ahead);
+    HOLDS(bins.outstanding == account->bins &&
+          account->bins <= w->scenario->options.bins_ahead + node->hello.stages - 1);
     HOLDS(n_long == account->long_prompts && long_tokens == account->long_tokens);
     HOLDS(bins.open == in_bins && in_bins == account->requests_in_bins);
     HOLDS(bin_tokens == account->bin_tokens);

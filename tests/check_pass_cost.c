@@ -125,6 +125,39 @@ START_TEST(long_passes_sum_while_they_compute)
 }
 END_TEST
 
+// 405B in two stages of 8 ranks: 64 and 62 layers, the head in the second. A stage reads its weights only, and sums
+// stay inside a host. 64 rows of 16,384 f32 values cross the network: 4.19e6 bytes at 82 % of 50 GB/s after 47 us.
+START_TEST(a_pass_occupies_one_stage_after_another)
+{
+    const int layers[] = {64, 62};
+    const struct model_config config = shape_of("llama-3.1-405b");
+    const struct device_rates *h200 = device_rates_find("h200");
+    const struct pass_options options = {.ranks = 8, .stages = 2, .stage_layers = layers, .kv_bytes = 2};
+    const struct pass_shape one = model_of("llama-3.1-405b", "bf16", h200, 8),
+                            m = pass_shape_of(&config, h200, &options);
+    const struct pass_parts whole = cost_of(&one, 64, 1, 1000), staged = cost_of(&m, 64, 1, 1000);
+    const double head_us = whole.total_us - 126.0 / 64 * staged.total_us; // the first stage is the longest
+    ck_near(staged.sums_us, whole.sums_us * 64 / 126, 1e-9);
+    ck_near(head_us, m.head_bytes / (h200->read_gbytes_per_s * 1e3 * 0.83), 1e-6);
+    ck_near(staged.transfer_us, 47 + 64 * 16384 * 4 / (50e3 * 0.82), 1e-6);
+    ck_near(staged.latency_us, whole.total_us + staged.transfer_us, 1e-9);
+    ck_near(pass_shape_weight_bytes(&m), (pass_shape_weight_bytes(&one) - m.head_bytes) * 64 / 126, 1e-9);
+    ck_near(pass_decode_bubble(&m, &staged),
+            (staged.transfer_us + 40) / (2 * staged.total_us + staged.transfer_us + 40), 1e-9);
+}
+END_TEST
+
+// Transfers inside a host take its links.
+START_TEST(stages_of_one_host_need_no_network)
+{
+    const int layers[] = {41, 39};
+    const struct model_config config = shape_of("llama-3.1-70b");
+    const struct pass_options options = {.ranks = 4, .stages = 2, .stage_layers = layers, .kv_bytes = 2};
+    const struct pass_shape m = pass_shape_of(&config, device_rates_find("h100"), &options);
+    ck_near(cost_of(&m, 1, 1000, 0).transfer_us, 12 + 1000 * 8192 * 4 / (450e3 * 0.82), 1e-6);
+}
+END_TEST
+
 START_TEST(a_gpu_without_fp8_computes_in_bf16)
 {
     struct pass_shape a100 = bound_of("llama-3.1-405b-fp8", "a100", 16), h100 = bound_of("llama-3.1-405b", "h100", 16);
@@ -197,6 +230,8 @@ SUITE("pass_cost")
     TEST(prompts_take_arithmetic);
     TEST(ranks_sum_twice_in_each_layer);
     TEST(long_passes_sum_while_they_compute);
+    TEST(a_pass_occupies_one_stage_after_another);
+    TEST(stages_of_one_host_need_no_network);
     TEST(a_gpu_without_fp8_computes_in_bf16);
     TEST(a_batch_costs_what_its_sequences_cost);
     TEST(only_gpus_of_the_table_are_found);

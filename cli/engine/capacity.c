@@ -34,28 +34,35 @@ const char *capacity_part_text(const struct pass_parts *p)
 
 // ---- single requests ------------------------------------------------------------------------------------------------
 
-static double pass_us(const struct capacity_node *node, double n, double rows, double cached)
+static struct pass_parts pass_parts_of(const struct capacity_node *node, double n, double rows, double cached)
 {
     struct pass_work work = {0};
     pass_work_add(&work, &node->shape, n, rows, cached, true);
-    return pass_cost_of(&node->shape, &work).total_us + node->shape.device.host_us;
+    return pass_cost_of(&node->shape, &work);
+}
+
+static double pass_us(const struct capacity_node *node, double n, double rows, double cached)
+{
+    return pass_parts_of(node, n, rows, cached).total_us + node->shape.device.host_us;
 }
 
 double capacity_prefill_us(const struct capacity_node *node, double rows, double cached)
 {
-    double us = 0;
+    double us = 0, later_us = 0; // later_us: time of the last pass in the other stages
     while (rows > 0) {
         const double chunk = fmin(rows, node->token_budget);
-        us += pass_us(node, 1, chunk, cached);
+        const struct pass_parts parts = pass_parts_of(node, 1, chunk, cached);
+        us += parts.total_us + node->shape.device.host_us;
+        later_us = parts.latency_us - parts.total_us;
         rows -= chunk;
         cached += chunk;
     }
-    return us;
+    return us + later_us;
 }
 
 double capacity_decode_us(const struct capacity_node *node, double entries)
 {
-    return pass_us(node, 1, 1, entries);
+    return pass_parts_of(node, 1, 1, entries).latency_us + node->shape.device.host_us;
 }
 
 double capacity_score_us(const struct capacity_node *node, double rows)
@@ -68,7 +75,8 @@ double capacity_score_us(const struct capacity_node *node, double rows)
 // ---- a steady state -------------------------------------------------------------------------------------------------
 
 struct state {
-    double us, decode_us, sequences, prompt_rows;
+    double us, decode_us, prompt_rows;
+    double sequences, rows; // running sequences, and those with a row in a pass
     struct pass_parts parts;
 };
 
@@ -79,14 +87,15 @@ static void state_compute(const struct capacity_node *node, const struct capacit
     const double rows = fmax(load->prompt_tokens - load->cached_tokens, 1);
     const double entries = load->prompt_tokens + load->output_tokens / 2;
     struct pass_work decodes = {0};
-    state->sequences = rate * us / 1e6 * (load->output_tokens - 1); // the prompt's pass gives the first token
+    state->rows = rate * us / 1e6 * (load->output_tokens - 1); // the prompt's pass gives the first token
+    state->sequences = shape->stages * state->rows;
     state->prompt_rows = rate * us / 1e6 * rows;
-    pass_work_add(&decodes, shape, state->sequences, 1, entries, true);
+    pass_work_add(&decodes, shape, state->rows, 1, entries, true);
     struct pass_work all = decodes;
     pass_work_add(&all, shape, state->prompt_rows / rows, rows, load->cached_tokens, true);
     state->decode_us = pass_cost_of(shape, &decodes).total_us;
     state->parts = pass_cost_of(shape, &all);
-    state->us = state->parts.total_us + shape->device.host_us;
+    state->us = state->parts.total_us / (1 - pass_decode_bubble(shape, &state->parts));
 }
 
 // Finds the pass that repeats itself at a rate. Returns false if a limit of the node is exceeded first.
@@ -100,7 +109,7 @@ static bool state_find(const struct capacity_node *node, const struct capacity_l
         const double kv_tokens = state->sequences * (load->prompt_tokens + load->output_tokens / 2);
         *limit_p = state->sequences > node->max_seqs                               ? CAPACITY_SEQUENCES
                    : kv_tokens > node->kv_tokens                                   ? CAPACITY_KV
-                   : state->sequences + state->prompt_rows > node->token_budget    ? CAPACITY_BUDGET
+                   : state->rows + state->prompt_rows > node->token_budget         ? CAPACITY_BUDGET
                    : load->output_tokens > 1 && state->parts.total_us > longest_us ? CAPACITY_PASS
                                                                                    : CAPACITY_LIMITS;
         if (*limit_p != CAPACITY_LIMITS) return false;
@@ -126,6 +135,8 @@ struct capacity capacity_of(const struct capacity_node *node, const struct capac
             capacity.rate = rate;
             capacity.sequences = state.sequences;
             capacity.parts = state.parts;
+            capacity.itl_us = node->shape.stages * state.us;
+            capacity.bubble = pass_decode_bubble(&node->shape, &state.parts);
         } else {
             missed = rate;
             capacity.limit = limit;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The load that a worker group or a speculator can carry, from the time of its passes in a steady state: each pass has
 // the decode rows of all running sequences and the prompt rows that arrived since the last pass. Queueing is
-// not counted, so the result is an upper limit.
+// not counted, so the result is an upper limit. In a pipeline, each stage computes another pass at the same time, and
+// the passes share the running sequences evenly.
 #pragma once
 
 #include "engine/model/pass_cost.h"
@@ -26,12 +27,15 @@ struct capacity {
     double rate; // requests/s
     enum capacity_limit limit;
     double sequences;        // that run at this rate
+    double itl_us;           // time between two tokens of a sequence: of one pass in each stage
+    double bubble;           // share of this time for which a stage waits
     struct pass_parts parts; // of a pass at this rate
 };
 
 struct capacity capacity_of(const struct capacity_node *node, const struct capacity_load *load);
 
-// Returns the time of the whole prompt of one request on an idle node, in passes of at most the token budget.
+// Returns the time of the whole prompt of one request on an idle node, in passes of at most the token budget. In a
+// pipeline, passes follow each other through the stages.
 double capacity_prefill_us(const struct capacity_node *node, double rows, double cached);
 // Returns the time between two tokens of one sequence on an idle node.
 double capacity_decode_us(const struct capacity_node *node, double entries);

@@ -33,6 +33,12 @@ static const struct option options[] = {
      .help = "a GPU of the table: its memory, and the speed from which times are computed"},
     {.name = "tp", .type = OPTION_INT, .value = &o.tp, .default_text = "1", .min = 1, .max = 1024, .unit = "GPUs",
      .help = "tensor-parallel ranks of a group, one per GPU; with a load: by default the cheapest of 1, 2, 4 and 8"},
+    {.name = "pp", .type = OPTION_INT, .value = &o.pp, .default_text = "1", .min = 1, .max = MODEL_STAGES_MAX, .unit = "stages",
+     .help = "pipeline stages of a group, each of --tp GPUs; not with a load"},
+    {.name = "pp-layers", .type = OPTION_STRING, .value = &o.pp_layers, .placeholder = "LIST",
+     .help = "numbers of layers of the stages, such as 64,62; default: the longest stage is as short as possible"},
+    {.name = "gpus", .type = OPTION_INT, .value = &o.gpus, .default_text = "0", .max = 1024, .unit = "GPUs",
+     .help = "GPUs of one group: compares its divisions into --pp and --tp for --prompt-tokens and --output-tokens; needs --gpu"},
     {.name = "allreduce-dtype", .type = OPTION_CHOICE, .value = &o.allreduce_dtype, .default_text = "auto",
      .choices = MODEL_ALLREDUCE_DTYPES, .help = "type in which the GPUs add their partial sums; auto is bf16"},
     {.name = "gpu-mib", .type = OPTION_INT, .value = &o.gpu_mib, .default_text = "81559", .min = 1, .max = 1e9,
@@ -96,15 +102,15 @@ struct plan {
     double decode_ms, decode_bound_ms, weight_gib, prefill_s;
 };
 
-// Returns the smallest number of ranks that divides the model evenly and leaves room for one sequence of the full
-// context. Returns 0 if there is no such number.
+// Returns the smallest number of GPUs that divides the model evenly, in --pp stages, and leaves room for one sequence
+// of the full context. Returns 0 if there is no such number.
 static int plan_gpus_needed(const struct plan *p)
 {
     for (int gpus = 1; gpus <= p->config.n_heads; gpus++) {
         struct plan_memory memory;
-        if (plan_memory_of(&o, &p->node, gpus, &memory) != STATUS_OK) continue; // the model cannot be divided evenly
-        const double block_mib = PLAN_MIB(memory.rank.kv_block_bytes);
-        if (memory.kv_mib >= (kv_blocks_for(memory.rank.context) + 1) * block_mib) return gpus;
+        // Skips numbers that the model cannot be divided by.
+        if (plan_memory_of(&o, &p->node, gpus, (int)o.pp, &memory) != STATUS_OK) continue;
+        if (memory.kv_blocks >= kv_blocks_for(memory.rank.context)) return gpus * (int)o.pp;
     }
     return 0;
 }
@@ -130,12 +136,20 @@ static enum status plan_bound(struct plan *p)
     return STATUS_OK;
 }
 
+static double most_weights_mib(const struct plan *p)
+{
+    double most = 0;
+    for (int i = 0; i < p->memory.n_stages; i++)
+        most = p->memory.stages[i].weights_mib > most ? p->memory.stages[i].weights_mib : most;
+    return most;
+}
+
 // Computes the times of a start. Each rank reads only its share of the weights, and reading goes on while weights are
 // converted and uploaded, so the longer step decides.
 static void plan_start(struct plan *p)
 {
-    const double rank_bytes = (double)p->memory.rank.allocated.bytes[MEMORY_WEIGHTS];
-    const double ranks = (double)(o.tp < o.host_gpus ? o.tp : o.host_gpus);
+    const double rank_bytes = most_weights_mib(p) * (1 << 20);
+    const double ranks = (double)(o.tp * o.pp < o.host_gpus ? o.tp * o.pp : o.host_gpus);
     p->host_gbytes = rank_bytes * ranks / 1e9;
     p->read_s = p->host_gbytes / o.disk_rate;
     p->upload_s = rank_bytes / 1e9 / o.upload_rate;
@@ -150,7 +164,14 @@ static double start_s(const struct plan *p)
 static void plan_times(struct plan *p)
 {
     if (!o.gpu) return;
-    struct pass_options pass = {.ranks = (int)o.tp, .kv_bytes = 2, .overlap_rows = MODEL_OVERLAP_ROWS};
+    int layers[MODEL_STAGES_MAX];
+    for (int i = 0; i < p->memory.n_stages; i++)
+        layers[i] = p->memory.stages[i].layers;
+    struct pass_options pass = {.ranks = (int)o.tp,
+                                .stages = (int)o.pp,
+                                .stage_layers = layers,
+                                .kv_bytes = 2,
+                                .overlap_rows = MODEL_OVERLAP_ROWS};
     pass_type_parse(o.dtype, &p->config, &pass.type);
     const struct device_rates *rates = device_rates_find(o.gpu), bound = device_rates_bound(rates);
     struct capacity_node group = {.shape = pass_shape_of(&p->config, rates, &pass),
@@ -170,6 +191,11 @@ static enum status flags_settle(void)
         return status_fail(STATUS_INVALID, "give one of --gpu and --gpu-mib: the table has the memory of %s", o.gpu);
     if (o.gpu) o.gpu_mib = (int64_t)device_rates_find(o.gpu)->memory_mib;
     o.tp_given = options_given(options, "tp");
+    o.pp_given = options_given(options, "pp");
+    if (o.pp_layers && o.pp == 1) return status_fail(STATUS_INVALID, "--pp-layers: give --pp too");
+    if ((o.pp > 1 || o.gpus) && (o.qps || o.trace))
+        return status_fail(STATUS_INVALID, "%s: a load is planned for groups of one stage", o.gpus ? "--gpus" : "--pp");
+    if (o.gpus && !o.gpu) return status_fail(STATUS_INVALID, "--gpus: give --gpu too");
     o.seqs_given = options_given(options, "max-num-seqs");
     o.budget_given = options_given(options, "max-num-batched-tokens");
     return STATUS_OK;
@@ -183,12 +209,35 @@ static enum status plan_make(struct plan *p)
     p->prompt_tokens = lengths.count[0];
     p->node = (struct plan_node){o.model ? o.model : o.shape, !o.model, o.dtype, o.max_seqs, o.token_budget};
     TRY(model_config_read(p->node.path, &p->config));
-    TRY(plan_memory_of(&o, &p->node, (int)o.tp, &p->memory));
+    TRY(plan_memory_of(&o, &p->node, (int)o.tp, (int)o.pp, &p->memory));
     TRY(plan_bound(p));
     plan_start(p);
     plan_times(p);
     p->gpus_needed = plan_gpus_needed(p);
     return STATUS_OK;
+}
+
+static int plan_gpus(void)
+{
+    return (int)(o.tp * o.pp);
+}
+
+static double kv_mib(const struct plan *p)
+{
+    return (double)p->memory.kv_blocks * plan_least_stage(&p->memory)->block_mib;
+}
+
+// Prints the stages of a pipeline in the order of a pass. The leader is in the last one.
+static void stages_print(const struct plan *p)
+{
+    if (p->memory.n_stages == 1) return;
+    printf("stage   layers   weights MiB   KV cache MiB\n");
+    for (int i = 0; i < p->memory.n_stages; i++) {
+        const struct plan_stage *stage = &p->memory.stages[i];
+        printf("%5d %8d %13.0f %14.0f\n", i, stage->layers, stage->weights_mib,
+               (double)p->memory.kv_blocks * stage->block_mib);
+    }
+    printf("\n");
 }
 
 static double used_mib(const struct plan *p, enum memory_use use)
@@ -205,18 +254,20 @@ static void plan_print(const struct plan *p)
 {
     const struct memory_plan *m = &p->memory.rank;
     printf("%s: %.2f billion weights in %s, K and V in %s, on %d GPU%s of %lld MiB\n\n", p->node.path, m->weights / 1e9,
-           dtype_name(m->dtype), dtype_name(m->kv_dtype), (int)o.tp, o.tp > 1 ? "s" : "", (long long)o.gpu_mib);
+           dtype_name(m->dtype), dtype_name(m->kv_dtype), plan_gpus(), plan_gpus() > 1 ? "s" : "",
+           (long long)o.gpu_mib);
+    stages_print(p);
     printf("per GPU                    MiB\n");
-    printf("weights             %10.0f\n", used_mib(p, MEMORY_WEIGHTS));
+    printf("weights             %10.0f%s\n", most_weights_mib(p),
+           p->memory.n_stages > 1 ? "   of the largest stage" : "");
     printf("activations         %10.0f   a pass of %lld rows, logits of %d\n", used_mib(p, MEMORY_ACTIVATIONS),
            (long long)o.token_budget, scheduler_logit_rows((int)o.max_seqs, (int)o.token_budget));
     printf("workspace           %10.0f   gemms %.0f, attention %.0f, batches %.0f\n", workspace_mib(p),
            used_mib(p, MEMORY_GEMM), used_mib(p, MEMORY_ATTENTION), used_mib(p, MEMORY_BATCH));
     printf("libraries (approx.) %10.0f   CUDA, cuBLASLt%s, rounding to pages\n", plan_libraries_mib(m),
            o.tp > 1 ? ", NCCL" : "");
-    printf("KV cache            %10.0f   %lld blocks of %d tokens: %lld tokens, %.1f contexts of %d\n",
-           (double)p->memory.kv_blocks * PLAN_MIB(m->kv_block_bytes), (long long)p->memory.kv_blocks, KV_BLOCK_TOKENS,
-           (long long)p->memory.kv_blocks * KV_BLOCK_TOKENS,
+    printf("KV cache            %10.0f   %lld blocks of %d tokens: %lld tokens, %.1f contexts of %d\n", kv_mib(p),
+           (long long)p->memory.kv_blocks, KV_BLOCK_TOKENS, (long long)p->memory.kv_blocks * KV_BLOCK_TOKENS,
            (double)(p->memory.kv_blocks * KV_BLOCK_TOKENS) / m->context, m->context);
     printf("not used            %10.0f   --gpu-memory-utilization %.2f\n\n", (double)o.gpu_mib - plan_usable_mib(&o),
            o.gpu_memory_utilization);
@@ -241,17 +292,29 @@ static void plan_print(const struct plan *p)
                p->speed_up);
 }
 
+static json_t *stages_json(const struct plan *p)
+{
+    json_t *stages = json_array();
+    for (int i = 0; i < p->memory.n_stages; i++) {
+        const struct plan_stage *stage = &p->memory.stages[i];
+        json_array_append_new(stages,
+                              json_pack("{s:i,s:f,s:f}", "layers", stage->layers, "weights_mib", stage->weights_mib,
+                                        "kv_mib", (double)p->memory.kv_blocks * stage->block_mib));
+    }
+    return stages;
+}
+
 static void plan_print_json(const struct plan *p)
 {
     const struct memory_plan *m = &p->memory.rank;
     json_t *object = json_pack(
         "{s:f,s:s,s:s,s:I,s:f,s:f,s:f,s:f,s:f,s:I,s:I,s:b,s:i,s:f}", "weights", m->weights, "dtype",
-        dtype_name(m->dtype), "kv_dtype", dtype_name(m->kv_dtype), "gpus", (json_int_t)o.tp, "weights_mib",
-        used_mib(p, MEMORY_WEIGHTS), "activations_mib", used_mib(p, MEMORY_ACTIVATIONS), "workspace_mib",
-        workspace_mib(p), "libraries_mib", plan_libraries_mib(m), "kv_mib",
-        (double)p->memory.kv_blocks * PLAN_MIB(m->kv_block_bytes), "kv_blocks", (json_int_t)p->memory.kv_blocks,
+        dtype_name(m->dtype), "kv_dtype", dtype_name(m->kv_dtype), "gpus", (json_int_t)plan_gpus(), "weights_mib",
+        most_weights_mib(p), "activations_mib", used_mib(p, MEMORY_ACTIVATIONS), "workspace_mib", workspace_mib(p),
+        "libraries_mib", plan_libraries_mib(m), "kv_mib", kv_mib(p), "kv_blocks", (json_int_t)p->memory.kv_blocks,
         "kv_tokens", (json_int_t)(p->memory.kv_blocks * KV_BLOCK_TOKENS), "fits", (int)(p->memory.kv_blocks > 0),
         "gpus_needed", p->gpus_needed, "prompt_tflop", p->prompt_tflop);
+    json_object_set_new(object, "stages", stages_json(p));
     json_object_set_new(object, "start_s", json_real(start_s(p)));
     json_object_set_new(object, "start_read_s", json_real(p->read_s));
     json_object_set_new(object, "start_upload_s", json_real(p->upload_s));
@@ -321,8 +384,14 @@ static enum status clusters_size(int *code_p)
 static enum status memory_print(int *code_p)
 {
     struct plan plan = {.prompt_tokens = 0};
-    if (o.ttft_p95_s > 0 || o.itl_p95_s > 0 || o.output_tokens || o.shared_tokens)
+    if (o.ttft_p95_s > 0 || o.itl_p95_s > 0 || (o.output_tokens && !o.gpus) || o.shared_tokens)
         return status_fail(STATUS_INVALID, "limits and lengths of a load need --qps or --trace");
+    if (o.gpus) {
+        struct count_list lengths;
+        TRY(count_list_parse("prompt-tokens", o.prompt_tokens, 1, 10000000, &lengths));
+        if (lengths.n > 1) return status_fail(STATUS_INVALID, "--prompt-tokens: give one length, or --qps");
+        return plan_group_print(&o, lengths.count[0], code_p);
+    }
     TRY(plan_make(&plan));
     (o.json ? plan_print_json : plan_print)(&plan);
     *code_p = plan.memory.kv_blocks > 0 ? 0 : 1;
@@ -333,10 +402,12 @@ int engine_command_plan(int argc, char **argv)
 {
     options_main(
         options,
-        "Usage: forepack plan --model DIR|--shape FILE [--gpu NAME | --gpu-mib M] [--tp N] [--dtype D]\n"
+        "Usage: forepack plan --model DIR|--shape FILE [--gpu NAME | --gpu-mib M] [--tp N] [--pp P] [--dtype D]\n"
+        "       forepack plan --model DIR|--shape FILE --gpu NAME --gpus N [--prompt-tokens N] [--output-tokens N]\n"
         "       forepack plan --model DIR|--shape FILE --gpu NAME (--qps R --prompt-tokens N --output-tokens N |\n"
         "                     --trace F) [--ttft-p95 S] [--itl-p95 S] [--spec-shape FILE]\n"
-        "Memory of a worker's model on each GPU, whether it fits, and the cost of a prompt. With a load: the\n"
+        "Memory of a worker's model on each GPU, whether it fits, and the cost of a prompt. With --gpus: the\n"
+        "divisions of a group into pipeline stages and tensor-parallel ranks, and the best. With a load: the\n"
         "smallest cluster that serves it within limits, simulated by forepack-sim. Exit code 1: does not fit,\n"
         "or the limits cannot be kept.",
         argc, argv, NULL);

@@ -126,7 +126,7 @@ static enum status spec_fit(const struct sizing *s, struct sizing_cluster *c)
     const struct plan_node node = {s->flags->spec_shape, true, s->flags->spec_dtype, c->max_seqs, c->token_budget};
     for (int tp = s->flags->spec_tp ? (int)s->flags->spec_tp : 1; tp <= 8; tp *= 2) {
         struct plan_memory memory;
-        TRY(plan_memory_of(s->flags, &node, tp, &memory));
+        TRY(plan_memory_of(s->flags, &node, tp, 1, &memory));
         c->spec_tp = tp;
         c->spec_kv_blocks = memory.kv_blocks;
         if ((double)memory.kv_blocks * KV_BLOCK_TOKENS >= s->load.prompt_tokens) return STATUS_OK;
@@ -142,7 +142,7 @@ static bool candidate_fit(const struct sizing *s, struct sizing_cluster *c)
     const struct plan_flags *f = s->flags;
     const struct plan_node node = {f->model ? f->model : f->shape, !f->model, f->dtype, c->max_seqs, c->token_budget};
     struct plan_memory memory;
-    if (plan_memory_of(f, &node, c->tp, &memory) != STATUS_OK) return false;
+    if (plan_memory_of(f, &node, c->tp, 1, &memory) != STATUS_OK) return false;
     c->kv_blocks = memory.kv_blocks;
     if ((double)c->kv_blocks * KV_BLOCK_TOKENS < s->load.longest_tokens) return false;
     const struct capacity_node group = group_node(s, c);

@@ -60,6 +60,8 @@ struct pass_shape pass_shape_of(const struct model_config *c, const struct devic
     struct pass_shape m = {.device = *device,
                            .layers = c->n_layers,
                            .ranks = o->ranks,
+                           .stages = o->stages > 1 ? o->stages : 1,
+                           .last_layers = c->n_layers,
                            .overlap_rows = o->ranks > 1 ? o->overlap_rows : 0,
                            .hidden = c->hidden,
                            .head_weights = (double)c->hidden * c->vocab_size / ranks,
@@ -71,16 +73,19 @@ struct pass_shape pass_shape_of(const struct model_config *c, const struct devic
     for (int i = 0; i < RATE_TYPES; i++)
         m.arithmetic_share[i] =
             device->arithmetic_share[i] * (i == RATE_FP8 && o->fp8_fast_accum ? FAST_ACCUM_GAIN : 1);
+    for (int i = 0; m.stages > 1 && i < m.stages - 1; i++)
+        m.longest_layers = o->stage_layers[i] > m.longest_layers ? o->stage_layers[i] : m.longest_layers;
+    if (m.stages > 1) m.last_layers = o->stage_layers[m.stages - 1];
     layers_add(&m, c, type);
     return m;
 }
 
 double pass_shape_weight_bytes(const struct pass_shape *m)
 {
-    double bytes = m->head_bytes;
+    double bytes = 0;
     for (int i = 0; i < RATE_TYPES; i++)
-        bytes += m->layer_bytes[i];
-    return bytes;
+        bytes += m->layer_bytes[i] / m->layers;
+    return fmax(bytes * m->longest_layers, bytes * m->last_layers + m->head_bytes);
 }
 
 // ---- a pass ---------------------------------------------------------------------------------------------------------
@@ -136,7 +141,29 @@ static double sums_us(const struct pass_shape *m, double rows, double computing_
     return fmax(us - computing_us, 0) + fmin(us, computing_us) * OVERLAP_LOSS;
 }
 
-struct pass_parts pass_cost_of(const struct pass_shape *m, const struct pass_work *work)
+// Returns the time in which one stage receives the residual stream of the stage before.
+static double transfer_us(const struct pass_shape *m, double rows)
+{
+    const struct device_rates *d = &m->device;
+    if (m->stages == 1 || !(d->link_gbytes_per_s > 0)) return 0;
+    const bool inside = m->stages * m->ranks <= d->link_ranks; // all stages are on one host
+    const double gbytes_per_s = inside ? d->link_gbytes_per_s : d->network_gbytes_per_s;
+    return (inside ? d->link_us : d->network_us) + rows * m->hidden * 4 / (gbytes_per_s * 1e3 * d->link_share);
+}
+
+// Adds `share` of the layers' time. All parts are proportional to the number of layers.
+static void layers_cost(struct pass_parts *cost, const struct pass_parts *layers, double share)
+{
+    cost->weights_us += share * layers->weights_us;
+    cost->arithmetic_us += share * layers->arithmetic_us;
+    cost->attention_us += share * layers->attention_us;
+    cost->sums_us += share * layers->sums_us;
+    cost->launch_us += share * layers->launch_us;
+    cost->total_us = cost->weights_us + cost->arithmetic_us + cost->attention_us + cost->sums_us + cost->launch_us;
+}
+
+// Returns the time of a pass on a group with all layers, without the head.
+static struct pass_parts all_layers_cost(const struct pass_shape *m, const struct pass_work *work)
 {
     struct pass_parts cost = {.attention_us = work->attention_us};
     int kernels = 0;
@@ -145,12 +172,30 @@ struct pass_parts pass_cost_of(const struct pass_shape *m, const struct pass_wor
         gemms_add(&cost, m, (enum rate_type)i, m->layer_weights[i], m->layer_bytes[i], work->rows);
         kernels = m->device.layer_kernels[i];
     }
-    if (work->logit_rows > 0) gemms_add(&cost, m, RATE_BF16, m->head_weights, m->head_bytes, work->logit_rows);
     cost.launch_us = kernels * m->layers * m->device.launch_us;
-    const double computing_us = cost.weights_us + cost.arithmetic_us + cost.attention_us;
-    cost.sums_us = sums_us(m, work->rows, computing_us);
-    cost.total_us = computing_us + cost.sums_us + cost.launch_us;
+    cost.sums_us = sums_us(m, work->rows, cost.weights_us + cost.arithmetic_us + cost.attention_us);
     return cost;
+}
+
+struct pass_parts pass_cost_of(const struct pass_shape *m, const struct pass_work *work)
+{
+    const struct pass_parts layers = all_layers_cost(m, work);
+    struct pass_parts longest = {0}, last = {0}, all = {0};
+    if (work->logit_rows > 0) gemms_add(&last, m, RATE_BF16, m->head_weights, m->head_bytes, work->logit_rows);
+    all = last;
+    layers_cost(&all, &layers, 1);
+    layers_cost(&last, &layers, (double)m->last_layers / m->layers);
+    layers_cost(&longest, &layers, (double)m->longest_layers / m->layers);
+    struct pass_parts cost = longest.total_us > last.total_us ? longest : last;
+    cost.transfer_us = transfer_us(m, work->rows);
+    cost.latency_us = all.total_us + (m->stages - 1) * cost.transfer_us;
+    return cost;
+}
+
+double pass_decode_bubble(const struct pass_shape *m, const struct pass_parts *pass)
+{
+    const double waits_us = (m->stages - 1) * pass->transfer_us + m->device.host_us;
+    return waits_us / (m->stages * pass->total_us + waits_us);
 }
 
 double pass_cost_batch_us(const struct pass_shape *m, const struct ragged_batch *batch)

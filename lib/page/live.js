@@ -263,7 +263,7 @@
     const g = growth(node, before, seconds), kv = node.kv_blocks ? (node.kv_blocks - node.kv_blocks_free) / node.kv_blocks : null;
     const kind = node.state === "ready" ? "good" : node.state === "draining" ? "warn" : "bad";
     const name = head(node.node_id);
-    name.title = node.node_id + " on " + node.host + ", " + plural(node.ranks, "rank");
+    name.title = node.node_id + " on " + node.host + ", " + plural(node.ranks, "rank") + (node.stages > 1 ? " in " + node.stages + " stages" : "");
     return element("tr", {}, name, cell(node.role, "text extra"), cell(element("span", { class: "state", "data-state": kind }, node.state), "text"),
       cell(g ? meter(g.busy, percent(g.busy)) : "…"), cell(number(node.running) + " of " + number(node.max_seqs), "extra"),
       cell(kv === null ? "–" : meter(kv, percent(kv), true)), cell(g ? rate(g.prompt) : "…", "extra"), cell(g ? rate(g.output) : "…", "extra"));

@@ -211,6 +211,8 @@ enum status core_drain_node(struct core *c, const char *node_id, uint64_t instan
                             struct node_drain *drain_p);
 
 void core_passed(struct core *c, struct core_node *node, const struct pass_cost *pass, int64_t now_us);
+// Reports the time from the start of a pass to its results. For metrics only.
+void core_pass_latency(struct core_node *node, int64_t latency_us);
 
 struct score_result {
     uint64_t request;

@@ -73,16 +73,24 @@ static void node_readmit(struct core *c, struct core_node *node)
 
 // --- progress
 
+// Returns how long the node may go without progress: `us` with one stage. A stage of a pipeline may wait for all
+// others.
+static double of_stages(const struct core_node *node, double us)
+{
+    return us * (1 + node->sched.limits.more_stages);
+}
+
 // Returns how long the node may go without progress. There is no limit for a node that does not count its progress and
 // has no cost model yet.
 static int64_t stall_limit_us(const struct core *c, const struct core_node *node)
 {
     const struct node_limits *limits = &node->sched.limits;
     const struct cost_model *cost = &node->sched.cost;
-    int64_t limit_us = c->options.stall_us;
+    int64_t limit_us = (int64_t)of_stages(node, (double)c->options.stall_us);
     if (!cost_knows(cost, 1, c->view.now_us)) return node->health.progress ? limit_us : INT64_MAX;
     double rows = limits->token_budget;
-    double longest_us = STALL_PASSES * cost_pass_us(cost, 1, rows, rows * limits->context_tokens);
+    double pass_us = cost_pass_us(cost, 1, rows, rows * limits->context_tokens);
+    double longest_us = of_stages(node, STALL_PASSES * pass_us);
     return longest_us > (double)limit_us ? (int64_t)fmin(longest_us, STALL_US_MAX) : limit_us;
 }
 
@@ -108,7 +116,8 @@ static bool node_is_silent(const struct core *c, struct core_node *node, int64_t
         if (heard_us > latest_us) latest_us = heard_us;
         if (heard_us < earliest_us) earliest_us = heard_us;
     }
-    int64_t limit_us = SILENCE_STALLS * c->options.stall_us + ROW_US * account->bin_tokens + *excused_us;
+    int64_t stalls_us = (int64_t)of_stages(node, SILENCE_STALLS * (double)c->options.stall_us);
+    int64_t limit_us = stalls_us + ROW_US * account->bin_tokens + *excused_us;
     return now_us - latest_us > limit_us || now_us - earliest_us > SILENCE_TIMES * limit_us;
 }
 

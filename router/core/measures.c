@@ -37,6 +37,7 @@ static struct node_measures *node_measures_create(const char *node_id, enum node
     histogram_init(&m->inter_token, &histogram_token_us);
     histogram_init(&m->score, &histogram_request_us);
     histogram_init(&m->pass, &histogram_token_us);
+    histogram_init(&m->latency, &histogram_token_us);
     histogram_init(&m->fill, &histogram_share_ppm);
     return m;
 }

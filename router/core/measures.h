@@ -54,6 +54,7 @@ struct node_measures {
     struct node_gpus gpus;                     // written by node_reports.c
     struct histogram first_token, inter_token; // worker groups: time to first token; time between two tokens
     struct histogram score;                    // speculators: time from dispatch to the answer
+    struct histogram latency;                  // time from the start of a pass to its results; worker groups
     struct histogram pass, fill;               // time of a pass; rows of a bin divided by the node's token budget
     struct node_measures *next;
 };

@@ -2,6 +2,7 @@
 #include "router/core/nodes.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -329,6 +330,13 @@ static uint64_t scorer_of(const struct core *c, const struct node_hello *h)
     return scorer | 1;
 }
 
+// Returns the passes by which a result comes later than with one stage, as measured passes say.
+static double fill_passes(const struct node_hello *h)
+{
+    const double most = h->stages - 1;
+    return h->stage_us > 0 ? fmin(most, (double)h->latency_us / (double)h->stage_us - 1) : most;
+}
+
 static struct core_node *node_create(struct core *c, const struct node_hello *hello, void *link, int64_t now_us)
 {
     struct core_node *node = mem_alloc(sizeof *node);
@@ -347,7 +355,9 @@ static struct core_node *node_create(struct core *c, const struct node_hello *he
                                               .token_budget = hello->token_budget,
                                               .block_tokens = hello->block_tokens,
                                               .kv_blocks = hello->kv_blocks,
-                                              .max_seqs = hello->max_seqs};
+                                              .max_seqs = hello->max_seqs,
+                                              .more_stages = hello->stages - 1,
+                                              .fill_passes = fill_passes(hello)};
     if (hello->prefix_cache) {
         node->sched.prefixes = prefix_record_open(c->view.prefixes[hello->role], &node->sched, hello->kv_blocks);
         node->sched.tails = mem_alloc(sizeof *node->sched.tails);
@@ -386,7 +396,8 @@ enum status core_attach(struct core *c, const struct node_hello *hello, void *li
     if (now_us + 3 * c->options.heartbeat_us < c->silence_us) c->silence_us = now_us + 3 * c->options.heartbeat_us;
     log_event(LOG_INFO, "node_attached", LOG_FIELD("node", hello->node_id), LOG_FIELD("role", role_name(hello->role)),
               LOG_FIELD("host", hello->host), LOG_FINGERPRINT("model", hello->model_fingerprint),
-              LOG_FIELD("ranks", hello->ranks), LOG_FIELD("backend", hello->backend), LOG_FIELD("dtype", hello->dtype),
+              LOG_FIELD("ranks", hello->ranks), LOG_FIELD("stages", hello->stages),
+              LOG_FIELD("backend", hello->backend), LOG_FIELD("dtype", hello->dtype),
               LOG_FIELD("budget", hello->token_budget), LOG_FIELD("context", hello->context_tokens),
               LOG_FIELD("kv_blocks", hello->kv_blocks), LOG_FIELD("max_seqs", hello->max_seqs));
     if (old) core_node_lose(c, old, LOSS_REPLACED, "the same process attached again", now_us);

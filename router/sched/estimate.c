@@ -152,7 +152,7 @@ static double own_us(const struct subject *s, const struct sched_node *node, con
 {
     int rows = sched_request_rows_on(s->r, node), cached = sched_request_rows(s->r) - rows;
     double us = node_time_work_us(node, cost, rows, cost_pairs(rows, cached));
-    if (s->role == NODE_WORKER) return us;
+    if (s->role == NODE_WORKER) return us + node_time_fill_us(node, cost, rows, cached);
     double waiting = s->view->computed_share[s->role] * (double)s->view->waiting[s->role].rows;
     us += look_ahead_us(node, cost, s->r, waiting + (double)node->account.bin_tokens);
     return us + s->r->frozen.further_scores * (1 + later_steps(s->r)) * step_us(cost, s->r);

@@ -6,7 +6,7 @@
 bool node_is_open(const struct sched_view *view, const struct sched_node *node)
 {
     const struct node_account *account = &node->account;
-    return !node->draining && account->bins < view->options.bins_ahead && account->running_alone == 0 &&
+    return !node->draining && account->bins < sched_node_bins_ahead(view, node) && account->running_alone == 0 &&
            account->requests.count < node->limits.max_seqs;
 }
 

@@ -194,7 +194,7 @@ static bool make_room(struct search *s, const struct sched_request *r)
 static bool may_ask(const struct sched_view *view, const struct sched_node *node)
 {
     return node->role == NODE_WORKER && !node->draining && node->account.running_alone == 0 &&
-           node->account.bins < view->options.bins_ahead;
+           node->account.bins < sched_node_bins_ahead(view, node);
 }
 
 // Tries the longest requests of the queue that the empty node could compute.

@@ -26,6 +26,8 @@ enum bin_policy {
 
 struct node_limits {
     int context_tokens, token_budget, block_tokens, kv_blocks, max_seqs;
+    int more_stages;    // pipeline stages after the first; each of them has a pass of its own
+    double fill_passes; // passes by which a result comes later than with one stage, at most more_stages
 };
 
 // The work on a node. A bin is outstanding until all its prompts that fit a pass have been scored, have a first token
@@ -166,6 +168,12 @@ struct sched_view {
     struct rate_mean quality_rate;             // accounts
     struct reservation reservation;
 };
+
+// Returns the limit of outstanding bins. Each further stage of a pipeline needs a bin more, to be as busy as the first.
+static inline int sched_node_bins_ahead(const struct sched_view *view, const struct sched_node *node)
+{
+    return view->options.bins_ahead + node->limits.more_stages;
+}
 
 bool sched_pool_can_hold(const struct sched_view *view, enum node_role role, const struct sched_request *r);
 // Returns the longest context of the pool's nodes that take work, or 0 if there is none.

@@ -331,6 +331,15 @@ check_json "$work/plan-4.json" '.fits == false and .kv_blocks == 0'
 "$bin/forepack" plan --shape "$source_dir/bench/shapes/llama-3.1-405b-fp8.json" --tp 8 --gpu h200 --json >"$work/plan-h200.json"
 check_json "$work/plan-h200.json" '.weights_mib > 57500 and .weights_mib < 58700 and .kv_mib > 67000
     and .decode_bound_ms > 12.5 and .decode_bound_ms < 12.7 and .decode_ms > 20 and .decode_ms < 24 and .prefill_s > 1'
+# Stages have their layers, the first one the embedding, the last one the head. Two stages of 8 have twice the KV tokens
+# of 16 tensor-parallel ranks, which store each KV head twice.
+"$bin/forepack" plan --shape "$source_dir/bench/shapes/llama-3.1-405b-fp8.json" --tp 8 --pp 2 --gpu h100 --json >"$work/plan-pp.json"
+check_json "$work/plan-pp.json" '.gpus == 16 and .fits and [.stages[].layers] == [64, 62] and .weights_mib < 31000
+    and (.stages[0].kv_mib / .stages[1].kv_mib * 62 / 64 - 1 | fabs) < 1e-3'
+"$bin/forepack" plan --shape "$source_dir/bench/shapes/llama-3.1-405b-fp8.json" --gpus 16 --gpu h100 --json >"$work/plan-ways.json"
+check_json "$work/plan-ways.json" '([.divisions[] | select(.tp == 16 and .pp == 1)][0]) as $one
+    | ([.divisions[] | select(.tp == 8 and .pp == 2)][0]) as $two | $two.kv_tokens > 1.8 * $one.kv_tokens
+    and $two.ttft_s_alone < 1.5 * $one.ttft_s_alone and $two.bubble < 0.03 and ([.divisions[] | select(.best)] | length) == 1'
 # The smallest cluster for a load: more load needs more groups, each rate has a plan, and speculators save groups.
 size() { # NAME OPTIONS...
     local code=0
@@ -359,6 +368,11 @@ refused_plan() { # SENTENCE OPTIONS...
 refused_plan "--gpu 'h300': must be one of h100|h200|b200|a100|l40s" --gpu h300
 refused_plan "give one of --gpu and --gpu-mib" --gpu h100 --gpu-mib 40000
 refused_plan "--qps: give --gpu too" --qps 1
+refused_plan "--gpus: give --gpu too" --gpus 8
+refused_plan "--pp: a load is planned for groups of one stage" --gpu h100 --pp 2 --qps 1
+refused_plan "--pp-layers: give --pp too" --pp-layers 16,16
+refused_plan "pp-layers 16,15: these are 31 layers, but the model has 32" --pp 2 --pp-layers 16,15
+refused_plan "pp 33: the model has 32 layers" --pp 33
 refused_plan "limits and lengths of a load need --qps or --trace" --gpu h100 --ttft-p95 1
 refused_plan "give one of --trace and --prompt-tokens" --gpu h100 --trace x.csv --prompt-tokens 5
 refused_plan "--gpu a100 has no FP8" --gpu a100 --dtype fp8 --qps 1

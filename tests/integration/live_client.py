@@ -113,7 +113,7 @@ def numbers_are_those_of_status():
     check(snapshot["totals"]["done"] > 0 and snapshot["prefill_bins"]["recent"], "there was work", snapshot)
     check(len(snapshot["nodes"]) == snapshot["n_nodes"] == len(status["nodes"]), "nodes")
     for node, known in zip(snapshot["nodes"], status["nodes"]):
-        for field in ("node_id", "role", "state", "host", "ranks", "kv_blocks", "kv_blocks_free", "running", "tokens_in", "tokens_out"):
+        for field in ("node_id", "role", "state", "host", "ranks", "stages", "kv_blocks", "kv_blocks_free", "running", "tokens_in", "tokens_out"):
             check(node[field] == known[field], field, node[field], known[field])
     check("<b>&\"'" in [node["node_id"] for node in snapshot["nodes"]], "node with markup", snapshot["nodes"])
     point = history["points"][-1]

@@ -184,6 +184,7 @@ static void node_fill(const struct node_status *node, int64_t now_us, Forepack__
     m->state = (char *)node->state;
     m->host = (char *)node->hello.host;
     m->ranks = (uint32_t)node->hello.ranks;
+    m->stages = (uint32_t)node->hello.stages;
     m->dtype = (char *)node->hello.dtype;
     m->cores = (char *)node->hello.cores;
     m->cores_decided_by = (char *)node->hello.cores_decided_by;

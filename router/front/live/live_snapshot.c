@@ -178,6 +178,7 @@ static void node_write(const struct node_status *node, struct bytes *out)
     add_string(out, "state", node->state);
     add_string(out, "host", node->hello.host);
     add_integer(out, "ranks", node->hello.ranks);
+    add_integer(out, "stages", node->hello.stages);
     add_integer(out, "max_seqs", node->hello.max_seqs);
     add_integer(out, "kv_blocks", node->hello.kv_blocks);
     add_integer(out, "kv_blocks_free", node->kv_blocks_free);

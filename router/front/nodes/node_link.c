@@ -389,6 +389,7 @@ static void handle_step(struct core *c, struct node_link *link, const Forepack__
     core_draft_length(link->node, intake_int(m->draft_length));
     core_step(c, link->node, results, (int)m->n_results, now_us);
     handle_pass(c, link, m->rows, m->pairs, m->step_us, has_prompt_rows(m), now_us);
+    if (m->step_us) core_pass_latency(link->node, m->latency_us > m->step_us ? m->latency_us : m->step_us);
     for (size_t i = 0; i < m->n_results; i++)
         free((char *)results[i].error);
     free(logprobs);
