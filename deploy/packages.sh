@@ -29,7 +29,7 @@ for flag; do
     case $flag in
     --bench) packages+=(libdnnl-dev) ;;
     --browser) packages+=(chromium) ;;
-    --deploy) packages+=(debhelper lintian mmdebstrap systemd-container gpg podman buildah runc catatonit dpkg-dev openssh-client openssh-server) ;;
+    --deploy) packages+=(debhelper lintian mmdebstrap systemd-container gpg podman buildah runc catatonit dpkg-dev) ;;
     --lint) packages+=(clang-format-14 clang-tidy-14 cppcheck) ;;
     --fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
     --monitoring) packages+=(prometheus) ;;

@@ -34,6 +34,11 @@ int group_rank_hint(void)
     return launch_read(environment).rank;
 }
 
+bool group_is_single(void)
+{
+    return launch_read(environment).launcher == LAUNCHER_NONE;
+}
+
 int group_threads(int requested)
 {
     if (requested > 0) return requested;

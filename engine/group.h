@@ -32,6 +32,9 @@ _Noreturn void group_abort(struct comm *comm, int exit_code);
 // options.
 int group_rank_hint(void);
 
+// Returns true if no launcher has started this process.
+bool group_is_single(void);
+
 // Returns the number of compute threads of this rank: `requested` or, if that is 0, the number of this rank's cores, at
 // least 1.
 int group_threads(int requested);

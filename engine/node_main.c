@@ -133,10 +133,18 @@ static enum status check_stages(const struct node_program *program)
     return stages_parse(common->stage_layers, (int)common->stages, NULL);
 }
 
+// Returns true if the process only serves a leader, which has the other options.
+static bool follows(const struct node_program *program)
+{
+    return program->join && program->join->join && group_is_single();
+}
+
 // Checks the options, and applies --cpus, which must precede the first thread.
 static enum status check_options(const struct node_program *program)
 {
-    if (!program->common->model) return status_fail(STATUS_INVALID, "--model: a checkpoint directory is required");
+    if (program->join && group_is_single()) TRY(join_check(program->join));
+    if (!program->common->model && !follows(program))
+        return status_fail(STATUS_INVALID, "--model: a checkpoint directory is required");
     const struct node_options *common = program->common;
     if ((common->tls_cert || common->tls_key) && !common->tls_ca)
         return status_fail(STATUS_INVALID, "--node-tls-ca: required with --node-tls-cert and --node-tls-key");
@@ -563,12 +571,24 @@ static int check_config(const struct node_program *program)
     const struct node_router router = node_router_of(program->common);
     const struct model_options model = rank_model_options(program);
     if (group_rank_hint() != 0) return 0;
-    enum status status = node_check_files(&model, program->common->model, &router);
+    enum status status = follows(program) ? STATUS_OK : node_check_files(&model, program->common->model, &router);
     if (status == STATUS_OK && program->check_files) status = program->check_files();
     char *name = mem_format("forepack-%s", program->name);
     int code = options_check_report(name, status);
     free(name);
     return code;
+}
+
+// Leads or follows a group over several hosts if an option says so, and returns the exit code. Returns -1 if not.
+static int run_join(const struct node_program *program, char **argv)
+{
+    const struct node_options *common = program->common;
+    if (!program->join) return -1;
+    program->join->token_file = common->token_file;
+    program->join->tls_cert = common->tls_cert;
+    program->join->tls_key = common->tls_key;
+    program->join->tls_ca = common->tls_ca;
+    return join_run(program->name, program->join, argv);
 }
 
 static int run_program(const struct node_program *program, int argc, char **argv)
@@ -577,15 +597,19 @@ static int run_program(const struct node_program *program, int argc, char **argv
     log_options_apply(&program->common->log, program->name);
     log_writer_start(log_tell_dropped);
     if (program->common->check_config) return check_config(program);
+    int code = run_join(program, argv);
+    if (code >= 0) return code;
     const bool leads = group_rank_hint() == 0;
     enum status status = leads ? leader_begin(program, &probe) : STATUS_OK;
-    int code = status == STATUS_OK ? run_group(program, argc, argv) : report_failure(program, status);
+    code = status == STATUS_OK ? run_group(program, argc, argv) : report_failure(program, status);
     if (leads) leader_end(probe);
     return code;
 }
 
 int node_main(const struct node_program *program, int argc, char **argv)
 {
+    const int agent = program->join ? join_agent_run(argc, argv) : -1;
+    if (agent >= 0) return agent;
     node_block_signals();
     descriptors_raise();
     int code = parse_options(program, argc, argv) ? run_program(program, argc, argv) : 2;

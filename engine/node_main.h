@@ -22,6 +22,7 @@
 #include <stdint.h>
 
 #include "engine/engine.h"
+#include "engine/join.h"
 #include "engine/model/stages.h"
 #include "engine/node.h"
 #include "lib/base/log_options.h"
@@ -173,6 +174,7 @@ struct node_program {
     const char *usage; // first lines of --help
     const struct option *options;
     const struct node_options *common; // the values of NODE_OPTION_ROWS in `options`
+    struct join_options *join;         // the values of JOIN_OPTION_ROWS; NULL: the program has no such options
     // Returns how many rows of a pass can have logits. NULL: max_seqs, at most the token budget.
     int (*logit_rows)(int max_seqs, int token_budget);
     // Checks for conflicts between options before anything is opened. Returns STATUS_INVALID, with a status_message().

@@ -9,6 +9,7 @@
 #include "worker/service.h"
 
 static struct node_options common;
+static struct join_options join;
 static int64_t step_timeout_s, itl_target_ms;
 static char *grammar_library;
 
@@ -37,6 +38,7 @@ static const struct option options[] = {
      .unit = "ms",
      .help = "target time of passes with decode rows, which limits their prompt rows; 0: twice the time of the decode "
              "rows alone"},
+    JOIN_OPTION_ROWS(join),
     {0},
 };
 
@@ -140,10 +142,13 @@ int main(int argc, char **argv)
         .role = FOREPACK__CLUSTER__V1__ROLE__ROLE_WORKER,
         .usage =
             "Usage: forepack-worker --model DIR --router HOST:PORT [options]\n" GROUP_USAGE
+            "       forepack-worker --lead HOST:PORT --hosts N [options]   (leads a group over several hosts)\n"
+            "       forepack-worker --join HOST:PORT [options]             (on the other hosts)\n"
             "\nA worker group of a Forepack cluster: prefills kept prompt tokens and decodes.\n"
             "SIGTERM, SIGINT or SIGUSR1 drains it; a second signal ends it immediately. SIGHUP reads changed files.",
         .options = options,
         .common = &common,
+        .join = &join,
         .logit_rows = scheduler_logit_rows,
         .check = check_options,
         .serve = serve,

@@ -69,7 +69,7 @@ debian_packages() {
     case $1 in
     router) echo forepack-router libpython3.11 ;;
     speculator) echo forepack-speculator openmpi-bin ;;
-    worker) echo forepack-worker libpython3.11 openmpi-bin openssh-client openssh-server procps ;;
+    worker) echo forepack-worker libpython3.11 openmpi-bin procps ;;
     client) echo forepack-client curl jq ;;
     esac
     [ "$1" != client ] || echo forepack-common

@@ -8,8 +8,8 @@ here=$(cd "$(dirname "$0")" && pwd)
 target=$2
 
 add_user() {
-    # The package's own user would get a number that depends on the order of installation. With bash, mpirun asks sshd for
-    # orted alone; with another shell it adds commands.
+    # The package's own user would get a number that depends on the order of installation. With bash, mpirun wants
+    # orted alone on another host; with another shell it adds commands.
     echo 'forepack:x:10001:' >>"$target/etc/group"
     echo 'forepack:x:10001:10001:Forepack:/tmp:/bin/bash' >>"$target/etc/passwd"
 }
@@ -51,9 +51,9 @@ finish() { # finish ROLE VERSION CUDA_FOLDER
     [ "$1" != worker ] || install -Dm755 "$here/forepack-group" "$target/usr/lib/forepack/forepack-group"
     [ -z "$3" ] || case $1 in speculator | worker) add_cuda_libraries "$3" ;; esac
     write_sbom "$1" "$2"
-    # Keys of this build, caches with times of this build, and what nobody calls in a container. Other users than the
+    # Caches with times of this build, and what nobody calls in a container. Other users than the
     # image's need no entry in passwd, but they must be able to read.
-    rm -rf "$target"/etc/ssh/ssh_host_* "$target"/var/cache/ldconfig/aux-cache "$target"/var/cache/debconf/*-old \
+    rm -rf "$target"/var/cache/ldconfig/aux-cache "$target"/var/cache/debconf/*-old \
         "$target"/var/lib/dpkg/*-old "$target"/var/log/* "$target"/var/lib/apt/lists/* "$target"/var/cache/apt/*.bin \
         "$target"/etc/apt/sources.list.d/* "$target"/etc/machine-id "$target"/etc/systemd/system/*
     : >"$target/etc/apt/sources.list"

@@ -10,7 +10,7 @@ skip() {
     exit 77
 }
 [ "$(id -u)" = 0 ] || skip root
-for tool in podman buildah runc mmdebstrap dpkg-scanpackages dh ip jq nsenter ssh-keygen; do command -v $tool >/dev/null || skip $tool; done
+for tool in podman buildah runc mmdebstrap dpkg-scanpackages dh ip jq nsenter; do command -v $tool >/dev/null || skip $tool; done
 . "$(dirname "$0")/../integration/lib.sh"
 packages=$source_dir/tests/integration/kubernetes/packages.txt
 . "$source_dir/tests/integration/venv.sh"
@@ -113,7 +113,7 @@ equal running "$(podman inspect --format '{{.State.Status}}' small)" "the worker
 equal false "$(podman inspect --format '{{.State.OOMKilled}}' small)" "killed for memory"
 podman stop --time 60 small >/dev/null
 
-# ---- a group over two pods: sshd and ssh of another user than root, with keys that belong to root ----
+# ---- a group over two pods, with a token that belongs to root ----
 ip netns add "$net-1"
 ip -n "$net" link add eth0 type veth peer name eth0 netns "$net-1"
 ip -n "$net-1" link set lo up
@@ -121,20 +121,19 @@ for at in "$net 1" "$net-1 2"; do
     ip -n "${at% *}" addr add "10.79.0.${at#* }/24" dev eth0
     ip -n "${at% *}" link set eth0 up
 done
-mkdir "$store/ssh"
-ssh-keygen -q -t ed25519 -N '' -f "$store/ssh/id_ed25519"
-chown root:10001 "$store"/ssh/*
-chmod 0440 "$store"/ssh/*
-chmod 0755 "$store" "$store/ssh"
+printf 'a-secret-of-the-cluster\n' >"$store/token"
+chown root:10001 "$store/token"
+chmod 0440 "$store/token"
+chmod 0755 "$store"
 printf '127.0.0.1 localhost\n10.79.0.1 pods-0 pods-0.pods\n10.79.0.2 pods-0-1 pods-0-1.pods\n' >"$store/hosts"
 in_pod() { nsenter "--net=/run/netns/$1" podman "${storage[@]}" "${@:2}"; }
 start_pod() { # start_pod NAMESPACE HOST_NAME INDEX
     in_pod "$1" run --detach --name "$2" --network host --uts private --hostname "$2" --user 10001:10001 --read-only --cap-drop all \
-        --security-opt no-new-privileges --volume "$store/hosts:/etc/hosts:ro" --volume "$store/ssh:/etc/forepack/ssh:ro" \
+        --security-opt no-new-privileges --volume "$store/hosts:/etc/hosts:ro" --volume "$store/token:/etc/forepack/token:ro" \
         --env LWS_LEADER_ADDRESS=pods-0.pods --env LWS_GROUP_SIZE=2 --env "LWS_WORKER_INDEX=$3" \
         --env "MPIRUN_OPTIONS=--mca btl_tcp_if_include eth0 --mca oob_tcp_if_include eth0" \
         --entrypoint /usr/lib/forepack/forepack-group localhost/forepack-worker --model $demo/main --router 10.79.0.1:50052 \
-        --threads 1 --probe-listen 127.0.0.1:8080 >"$work/run-$2.log" 2>&1 || fail "podman does not run $2: $(cat "$work/run-$2.log")"
+        --threads 1 --probe-listen 127.0.0.1:8080 --cluster-token-file /etc/forepack/token >"$work/run-$2.log" 2>&1 || fail "podman does not run $2: $(cat "$work/run-$2.log")"
 }
 start_pod "$net-1" pods-0-1 1
 start_pod "$net" pods-0 0

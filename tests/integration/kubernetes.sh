@@ -17,7 +17,7 @@ for overlay in demo-cpu 70b-tp8 405b-fp8-2x8; do
     "$python" "$tests/run.py" "$bin" "$work/$overlay.yaml" || fail "$overlay: see the findings above"
 done
 # Secrets that the operator makes are described.
-for secret in forepack-api-keys forepack-operator-key forepack-cluster-token forepack-hub-token forepack-group-ssh; do
+for secret in forepack-api-keys forepack-operator-key forepack-cluster-token forepack-hub-token; do
     grep -q "$secret" "$source_dir/docs/kubernetes.md" || fail "docs/kubernetes.md does not say how to make the Secret $secret"
 done
 

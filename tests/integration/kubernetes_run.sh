@@ -82,16 +82,11 @@ if command -v mpirun >/dev/null && grep -q mpirun <<<"$("$bin/forepack-worker" -
     equal 2 $code "a wrong number of ranks"
     grep -q 'RANKS_PER_POD=two' "$work/error" || fail "wrong reason: $(cat "$work/error")"
     code=0
-    LWS_GROUP_SIZE=2 SSH_FOLDER=$work LWS_LEADER_ADDRESS=a-0.a "$group" 2>"$work/error" || code=$?
-    equal 2 $code "a group of two pods without keys"
-    for refused in 'sh -c id' 'orted; id' 'orted-x' '/tmp/orted' '"orted id' 'id; orted' ''; do
-        code=0
-        SSH_ORIGINAL_COMMAND=$refused "$group" accept 2>"$work/error" >"$work/out" || code=$?
-        equal 2 $code "the command '$refused' by ssh"
-        [ ! -s "$work/out" ] || fail "'$refused' was started"
-    done
-    SSH_ORIGINAL_COMMAND="orted --no-such \$(touch '$work/ran') ; touch '$work/ran'" "$group" accept >"$work/out" 2>&1 || true
-    [ ! -e "$work/ran" ] || fail "a shell read the command of mpirun"
+    LWS_GROUP_SIZE=2 LWS_LEADER_ADDRESS=a-0.a PROGRAM=$bin/forepack-worker "$group" "${worker_options[@]}" 2>"$work/error" || code=$?
+    equal 2 $code "a group of two pods without a cluster token"
+    code=0
+    LWS_GROUP_SIZE=2 LWS_WORKER_INDEX=1 "$group" 2>"$work/error" || code=$?
+    equal 2 $code "a second pod that does not know the first"
 fi
 end $speculator_pid speculator
 end $router_pid router

@@ -12,7 +12,7 @@ from manifests import bytes_of, matches
 
 # Secrets that the operator makes, with their keys. docs/kubernetes.md shows how.
 OUTSIDE = {"forepack-api-keys": ["keys"], "forepack-operator-key": ["key"], "forepack-cluster-token": ["token"],
-           "forepack-hub-token": ["token"], "forepack-group-ssh": ["id_ed25519", "id_ed25519.pub"]}
+           "forepack-hub-token": ["token"]}
 CERTIFICATE_KEYS = ["tls.crt", "tls.key", "ca.crt"]
 IMAGE_FOLDER = "/usr/share/forepack/"
 PORT_OPTIONS = {"http": "http-port", "grpc": "port", "nodes": "node-listen", "probe": "probe-listen"}
