@@ -124,11 +124,21 @@ static json_t *completion_json(const Forepack__V1__Completion *m)
     return object;
 }
 
+// Adds the text of a chunk, less the bytes that came already before the stream broke.
+static void chunk_add_text(struct answer *a, const Forepack__V1__Chunk *chunk)
+{
+    size_t again = chunk->text.len < a->text_again_bytes ? chunk->text.len : a->text_again_bytes;
+    a->text_again_bytes -= again;
+    answer_add_text(a, (const char *)chunk->text.data + again, chunk->text.len - again);
+    if (chunk->n_token_ids) a->text_sent_bytes = a->text_bytes;
+}
+
 bool answer_add_response(struct answer *a, const Forepack__V1__GenerateResponse *response)
 {
     if (response->kind_case == FOREPACK__V1__GENERATE_RESPONSE__KIND_CHUNK) {
         const Forepack__V1__Chunk *chunk = response->chunk;
-        answer_add_text(a, (const char *)chunk->text.data, chunk->text.len);
+        chunk_add_text(a, chunk);
+        if (chunk->mark) a->mark = chunk->mark;
         for (size_t i = 0; i < chunk->n_token_ids; i++)
             json_array_append_new(a->token_ids, json_integer(chunk->token_ids[i]));
         for (size_t i = 0; i < chunk->n_logprobs; i++)
@@ -151,6 +161,7 @@ json_t *answer_json(const struct answer *a, const char *id)
     json_object_set_new(object, "text", json_stringn(a->text ? a->text : "", a->text_bytes));
     json_object_set(object, "token_ids", a->token_ids);
     if (a->completion) json_object_update(object, a->completion);
+    json_object_set_new(object, "resumed", json_integer(a->resumed));
     if (json_array_size(a->logprobs)) json_object_set(object, "logprobs", a->logprobs);
     if (json_array_size(a->prompt_logprobs)) json_object_set(object, "prompt_logprobs", a->prompt_logprobs);
     return object;

@@ -17,6 +17,11 @@ struct answer {
     json_t *prompt_logprobs;      // array: null for the first prompt token, then objects; empty if not asked for
     json_t *completion;           // finish_reason, usage, timing, kept, error; NULL before the completion
     int error_code;               // gRPC code of a completion with an error; 0: no error
+    // For a resume (resume.h):
+    uint64_t mark;           // Chunk.mark; 0: not received
+    size_t text_sent_bytes;  // bytes of `text` up to the last chunk with tokens; the rest comes again
+    size_t text_again_bytes; // bytes of the next chunks that `text` has already
+    int resumed;             // times the answer was continued after its stream broke
 };
 
 struct answer_logprob { // log-probability of a prompt token, or of a new token if rank is 0

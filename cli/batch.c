@@ -3,7 +3,8 @@
 // the output file are not sent, so the same command resumes an interrupted run.
 //
 // The request id of a row is a random name of this run plus the row's number. Ids must be unique across all clients of
-// a router, which may still have requests of an interrupted run.
+// a router, which may still have requests of an interrupted run. A row that is sent again keeps its id, so that its
+// seed stays the same.
 //
 // The input is read twice, one line at a time: once to check it, and once to send it. So it may have any size. Memory
 // holds the rows in flight, and 16 to 32 bytes for each id.
@@ -13,9 +14,10 @@
 // the row is sent again after a pause, and the command prints the reason. Each refusal reduces the window to the rows
 // in flight; each answer increases the window by one.
 //
-// If the router is lost (for example restarted), the rows in flight are sent again over a new call with new request
-// ids, after a pause of 0.5 s that doubles up to 10 s. Rows are also sent again if the router serves nothing, for
-// example because no worker group is attached. The command gives up when either state has lasted for --reconnect-s.
+// If the router is lost, the rows in flight continue over a new call to the next server of the list, after the tokens
+// that have come (resume.h). When all servers are lost, pauses of 0.5 s follow that double up to 10 s. Rows are also
+// sent again if the router serves nothing, for example because no worker group is attached. The command gives up when
+// either state has lasted for --reconnect-s.
 //
 // The output is locked (flock) against a second run. Answers of an earlier run are copied to OUTPUT.part, which is
 // synced and renamed, and the folder is synced. Each new answer is appended and flushed, and the file is synced at the
@@ -37,12 +39,19 @@
 #include "cli/progress.h"
 #include "cli/remote.h"
 #include "cli/request_rows.h"
+#include "cli/resume.h"
 #include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/base/new_file.h"
 #include "lib/messages/unpack.h"
 
-enum { GRPC_RESOURCE_EXHAUSTED = 8, GRPC_UNAVAILABLE = 14, PAUSE_MS = 500, RECONNECT_MAX_MS = 10000 };
+enum {
+    GRPC_RESOURCE_EXHAUSTED = 8,
+    GRPC_FAILED_PRECONDITION = 9,
+    GRPC_UNAVAILABLE = 14,
+    PAUSE_MS = 500,
+    RECONNECT_MAX_MS = 10000
+};
 
 static struct {
     struct remote remote;
@@ -72,8 +81,9 @@ static const struct option options[] = {
 struct row {
     struct request_spec spec;
     char *id;    // id of the row and its answer; spec.id is the request id
-    int number;  // number of the row in the input, from 0
     bool in_use; // false: the place is free
+    bool in_flight;
+    bool sent_before; // the router may still run the request, so that it is sent as a resume
     struct answer answer;
 };
 
@@ -88,7 +98,7 @@ struct batch {
     bool refused; // the last answer was a refusal: the router cannot accept the row now
     bool stalled; // the user was told that no row is accepted
     char run_name[20];
-    int n_calls;        // number of GenerateMany calls so far; part of the request ids
+    int n_calls;        // number of GenerateMany calls so far
     int64_t trouble_us; // time since which the router is lost or serves nothing; 0: it serves
     int lock;           // descriptor of the output, which holds the lock; -1: none
     FILE *output;
@@ -326,18 +336,23 @@ static enum status row_finish(struct batch *b, struct row *row)
 // Returns the row in flight with this request id, or NULL.
 static struct row *row_by_request_id(struct batch *b, const char *id)
 {
-    char *call = mem_format("%s-%d-", b->run_name, b->n_calls), *end = "";
-    size_t length = strlen(call);
-    bool mine = strncmp(id, call, length) == 0;
-    free(call);
-    long place = mine ? strtol(id + length, &end, 10) : -1;
+    size_t length = strlen(b->run_name);
+    char *end = "";
+    bool mine = strncmp(id, b->run_name, length) == 0 && id[length] == '-';
+    long place = mine ? strtol(id + length + 1, &end, 10) : -1;
     struct row *row = place >= 0 && place < o.window && *end == '-' ? &b->rows[place] : NULL;
-    return row && row->in_use && row->answer.token_ids && strcmp(row->spec.id, id) == 0 ? row : NULL;
+    return row && row->in_flight && strcmp(row->spec.id, id) == 0 ? row : NULL;
 }
 
-static void row_put_back(struct batch *b, struct row *row)
+// Puts a row in flight on the stack of waiting rows. It continues after its tokens, unless `anew` is true.
+static void row_put_back(struct batch *b, struct row *row, bool anew)
 {
-    answer_free(&row->answer);
+    if (anew) {
+        answer_free(&row->answer);
+        answer_init(&row->answer);
+    }
+    row->in_flight = false;
+    row->sent_before = !anew;
     b->waiting[b->n_waiting++] = (int)(row - b->rows);
     b->n_in_flight--;
 }
@@ -362,13 +377,19 @@ static enum status batch_handle_response(struct batch *b, const Forepack__V1__Ge
         return status_fail(STATUS_UNAVAILABLE, "%s", answer_error(&row->answer));
     if (!unavailable) b->trouble_us = 0;
     if (!ended) return STATUS_OK;
+    // Another router would continue the row differently, so it begins anew.
+    bool anew = row->answer.resumed && row->answer.error_code == GRPC_FAILED_PRECONDITION;
+    if (anew) {
+        row_put_back(b, row, true);
+        return STATUS_OK;
+    }
     b->refused = unavailable || row->answer.error_code == GRPC_RESOURCE_EXHAUSTED;
     if (b->refused) {
         if (!unavailable && b->n_in_flight == 1 && !b->stalled) {
             fprintf(stderr, "\n%s: trying again\n", answer_error(&row->answer));
             b->stalled = true;
         }
-        row_put_back(b, row);
+        row_put_back(b, row, false);
         b->window = b->n_in_flight > 1 ? b->n_in_flight : 1;
         return STATUS_OK;
     }
@@ -384,9 +405,10 @@ static void pause_ms(int ms)
 
 static void row_send(struct batch *b, struct row *row, struct rpc_stream *stream)
 {
-    free(row->spec.id);
-    row->spec.id = mem_format("%s-%d-%d-%d", b->run_name, b->n_calls, (int)(row - b->rows), row->number);
-    answer_init(&row->answer);
+    if (!row->answer.token_ids) answer_init(&row->answer);
+    resume_clear(&row->spec);
+    if (row->sent_before) resume_prepare(&row->spec, &row->answer);
+    row->in_flight = true;
     struct rpc_bytes bytes = request_spec_pack(&row->spec);
     rpc_stream_give(stream, &bytes);
     b->n_in_flight++;
@@ -405,7 +427,9 @@ static enum status row_read(struct batch *b, struct row **row_p)
         char *id = row_id(&read);
         if (!id_set_is_marked(&b->ids, id)) {
             *row_p = &b->rows[b->free[--b->n_free]];
-            **row_p = (struct row){.spec = read.spec, .id = id, .number = number, .in_use = true};
+            **row_p = (struct row){.spec = read.spec, .id = id, .in_use = true};
+            free((*row_p)->spec.id);
+            (*row_p)->spec.id = mem_format("%s-%d-%d", b->run_name, (int)(*row_p - b->rows), number);
             return STATUS_OK;
         }
         free(id);
@@ -451,45 +475,51 @@ static enum status batch_exchange(struct batch *b, struct rpc_stream *stream)
 
 // Makes one GenerateMany call, until the last answer or a failure. After a failure, the rows in flight are put back on
 // the stack of waiting rows.
-static enum status batch_call(struct batch *b, struct rpc_channel *channel)
+static enum status batch_call(struct batch *b)
 {
+    struct rpc_channel *channel;
     struct rpc_stream *stream;
     b->n_calls++;
     b->refused = false;
-    TRY(rpc_stream_open(channel, "/forepack.v1.Inference/GenerateMany", 0, false, &stream));
-    enum status status = batch_exchange(b, stream);
-    rpc_stream_close(stream);
+    TRY(remote_open(&o.remote, &channel));
+    enum status status = rpc_stream_open(channel, "/forepack.v1.Inference/GenerateMany", 0, false, &stream);
+    if (status == STATUS_OK) {
+        status = batch_exchange(b, stream);
+        rpc_stream_close(stream);
+    }
+    rpc_channel_close(channel);
     for (int i = (int)o.window - 1; i >= 0; i--)
-        if (b->rows[i].in_use && b->rows[i].answer.token_ids) row_put_back(b, &b->rows[i]);
+        if (b->rows[i].in_flight) row_put_back(b, &b->rows[i], false);
     return status;
 }
 
-static bool router_is_lost(enum status status)
+// Repeats the call at the next server when the router is lost. Pauses when all servers were lost one after another.
+static enum status batch_call_until_done(struct batch *b)
 {
-    return status == STATUS_UNAVAILABLE || status == STATUS_CANCELLED;
-}
-
-// Repeats the call when the router is lost.
-static enum status batch_call_until_done(struct batch *b, struct rpc_channel *channel)
-{
-    for (int wait_ms = PAUSE_MS;;) {
-        enum status status = batch_call(b, channel);
-        if (!router_is_lost(status)) return status;
-        if (!b->trouble_us) wait_ms = PAUSE_MS; // the router has served since the last loss
-        if (!trouble_may_wait(b, status_message())) return status;
+    for (int wait_ms = PAUSE_MS, losses = 0;;) {
+        enum status status = batch_call(b);
+        if (!remote_is_lost(status)) return status;
+        if (!b->trouble_us) { // the router has served since the last loss
+            wait_ms = PAUSE_MS;
+            losses = 0;
+        }
+        losses++;
+        if (!trouble_may_wait(b, status_message()) && losses >= remote_servers(&o.remote)) return status;
+        o.remote.turn++;
+        if (losses % remote_servers(&o.remote) != 0) continue;
         pause_ms(wait_ms);
         wait_ms = 2 * wait_ms < RECONNECT_MAX_MS ? 2 * wait_ms : RECONNECT_MAX_MS;
     }
 }
 
-// Checks before the first row that the router answers. If it does not, the command fails instead of waiting, because
-// the address is probably wrong.
-static enum status router_find(struct rpc_channel *channel)
+// Checks before the first row that a router answers. If none does, the command fails instead of waiting, because the
+// address is probably wrong.
+static enum status router_find(void)
 {
     Forepack__V1__GetClusterInfoRequest request = FOREPACK__V1__GET_CLUSTER_INFO_REQUEST__INIT;
     ProtobufCMessage *answer;
-    TRY(remote_call_on(channel, &o.remote, "/forepack.v1.Inference/GetClusterInfo", &request.base,
-                       &forepack__v1__cluster_info__descriptor, &answer));
+    TRY(remote_call(&o.remote, "/forepack.v1.Inference/GetClusterInfo", &request.base,
+                    &forepack__v1__cluster_info__descriptor, &answer));
     protobuf_c_message_free_unpacked(answer, NULL);
     return STATUS_OK;
 }
@@ -502,14 +532,11 @@ static enum status batch_send(struct batch *b, const struct request_spec *defaul
     b->free = mem_alloc_array((size_t)o.window, sizeof *b->free);
     for (int i = (int)o.window - 1; i >= 0; i--)
         b->free[b->n_free++] = i;
-    struct rpc_channel *channel;
     TRY(request_reader_open(&b->reader, o.input, defaults));
-    TRY(remote_open(&o.remote, &channel));
     b->started_us = clock_now_us();
-    enum status status = router_find(channel);
-    if (status == STATUS_OK) status = batch_call_until_done(b, channel);
+    enum status status = router_find();
+    if (status == STATUS_OK) status = batch_call_until_done(b);
     batch_draw(b, true);
-    rpc_channel_close(channel);
     return status;
 }
 
@@ -535,7 +562,7 @@ static void batch_fini(struct batch *b)
 int command_batch(int argc, char **argv)
 {
     options_main(options,
-                 "Usage: forepack batch --input FILE --output FILE [--server HOST:PORT] [options]\n"
+                 "Usage: forepack batch --input FILE --output FILE [--server HOST:PORT,...] [options]\n"
                  "Sends many requests over one call. A second run sends only requests without an answer in the output.",
                  argc, argv, NULL);
     struct batch b = {.lock = -1};
@@ -557,7 +584,7 @@ int command_batch(int argc, char **argv)
         if (status == STATUS_OK) status = output_sync(&b);
     }
     int code = status == STATUS_OK ? (b.n_failed ? 1 : 0) : report_failure(status);
-    if (router_is_lost(status) && b.n_calls)
+    if (remote_is_lost(status) && b.n_calls)
         fprintf(stderr, "%d of %d rows are answered in %s: the same command again continues\n", b.n_done, b.n_rows,
                 o.output);
     batch_fini(&b);

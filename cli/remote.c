@@ -3,7 +3,10 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
+#include "cli/resume.h"
+#include "lib/base/clock.h"
 #include "lib/base/mem.h"
 #include "lib/messages/unpack.h"
 
@@ -33,12 +36,56 @@ static enum status send_key(struct rpc_channel *channel, const char *path)
     return status == STATUS_OK ? status : status_context(status, "--api-key-file %s", path);
 }
 
+int remote_servers(const struct remote *remote)
+{
+    int n = 1;
+    for (const char *at = remote->server; (at = strchr(at, ',')); at++)
+        n++;
+    return n;
+}
+
+// Returns the address in use. The caller frees it.
+static char *remote_address(const struct remote *remote)
+{
+    const char *at = remote->server;
+    for (int i = remote->turn % remote_servers(remote); i > 0; i--)
+        at = strchr(at, ',') + 1;
+    return mem_format("%.*s", (int)strcspn(at, ","), at);
+}
+
+bool remote_is_lost(enum status status)
+{
+    return status == STATUS_UNAVAILABLE || status == STATUS_CANCELLED;
+}
+
+// Each server of the list is tried once without a pause. The pauses then double.
+void remote_pause(const struct remote *remote, int losses)
+{
+    enum { FIRST_MS = 250, MAX_MS = 4000 };
+    int round = losses / remote_servers(remote), ms = FIRST_MS;
+    if (losses % remote_servers(remote) != 0) return;
+    while (--round > 0 && ms < MAX_MS)
+        ms *= 2;
+    nanosleep(&(struct timespec){.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000L}, NULL);
+}
+
+static enum status channel_open(const struct remote *remote, const struct rpc_tls *tls, struct rpc_channel **channel_p)
+{
+    const char *list = remote->server;
+    if (*list == ',' || strstr(list, ",,") || (*list && list[strlen(list) - 1] == ','))
+        return status_fail(STATUS_INVALID, "--server %s: an address is missing before or after a comma", list);
+    char *address = remote_address(remote);
+    enum status status = rpc_channel_open_tls(address, tls, channel_p);
+    free(address);
+    return status;
+}
+
 enum status remote_open(const struct remote *remote, struct rpc_channel **channel_p)
 {
     const struct rpc_tls tls = {remote->tls_cert, remote->tls_key, remote->tls_ca};
     if (!tls.ca && (tls.cert || tls.key))
         return status_fail(STATUS_INVALID, "--tls-ca: required with --tls-cert and --tls-key");
-    TRY(rpc_channel_open_tls(remote->server, tls.ca ? &tls : NULL, channel_p));
+    TRY(channel_open(remote, tls.ca ? &tls : NULL, channel_p));
     enum status status = remote->api_key_file ? send_key(*channel_p, remote->api_key_file) : STATUS_OK;
     if (status != STATUS_OK) rpc_channel_close(*channel_p);
     return status;
@@ -64,14 +111,25 @@ enum status remote_call_on(struct rpc_channel *channel, const struct remote *rem
     return status;
 }
 
-enum status remote_call(const struct remote *remote, const char *method, const ProtobufCMessage *request,
-                        const ProtobufCMessageDescriptor *descriptor, ProtobufCMessage **answer_p)
+static enum status call_once(const struct remote *remote, const char *method, const ProtobufCMessage *request,
+                             const ProtobufCMessageDescriptor *descriptor, ProtobufCMessage **answer_p)
 {
     struct rpc_channel *channel;
     TRY(remote_open(remote, &channel));
     enum status status = remote_call_on(channel, remote, method, request, descriptor, answer_p);
     rpc_channel_close(channel);
     return status;
+}
+
+enum status remote_call(const struct remote *remote, const char *method, const ProtobufCMessage *request,
+                        const ProtobufCMessageDescriptor *descriptor, ProtobufCMessage **answer_p)
+{
+    struct remote at = *remote;
+    int left = remote_servers(remote);
+    for (;; at.turn++) {
+        enum status status = call_once(&at, method, request, descriptor, answer_p);
+        if (status != STATUS_UNAVAILABLE || --left <= 0) return status;
+    }
 }
 
 // Adds the messages of the stream to `answer` until the stream ends.
@@ -85,19 +143,19 @@ static enum status remote_read_answer(const struct remote *remote, struct rpc_st
                                                          bytes.size, PROTO_ANSWER_MEMORY_MAX, NULL);
         rpc_bytes_free(&bytes);
         if (!m) return status_fail(STATUS_INTERNAL, "%s sent a message that cannot be unpacked", remote->server);
-        if (id_p && !*id_p) *id_p = mem_string(m->request_id);
+        if (!*id_p) *id_p = mem_string(m->request_id);
         size_t before = answer->text_bytes;
         answer_add_response(answer, m);
         if (on_text && answer->text_bytes > before) on_text(user, answer->text + before, answer->text_bytes - before);
         forepack__v1__generate_response__free_unpacked(m, NULL);
     }
     if (status == STATUS_OK && !answer->completion)
-        return status_fail(STATUS_INTERNAL, "%s ended the answer without a completion", remote->server);
+        return status_fail(STATUS_UNAVAILABLE, "%s ended the answer without a completion", remote->server);
     return status;
 }
 
-enum status remote_generate(const struct remote *remote, int64_t timeout_ms, const struct request_spec *spec,
-                            text_fn on_text, void *user, struct answer *answer, char **id_p)
+static enum status generate_once(const struct remote *remote, int64_t timeout_ms, const struct request_spec *spec,
+                                 text_fn on_text, void *user, struct answer *answer, char **id_p)
 {
     struct rpc_channel *channel;
     struct rpc_stream *stream;
@@ -112,4 +170,40 @@ enum status remote_generate(const struct remote *remote, int64_t timeout_ms, con
     }
     rpc_channel_close(channel);
     return status;
+}
+
+// Returns the time left until the deadline, at least 1 ms; 0: no deadline.
+static int64_t left_ms(int64_t timeout_ms, int64_t started_us)
+{
+    int64_t left = timeout_ms - (clock_now_us() - started_us) / 1000;
+    return !timeout_ms ? 0 : left > 1 ? left : 1;
+}
+
+// An answer that has begun is continued until this many attempts in a row have brought no token. A request without any
+// answer is tried once at each server.
+enum { RESUME_LOSSES_MAX = 12 };
+
+enum status remote_generate(struct remote *remote, int64_t timeout_ms, struct request_spec *spec, text_fn on_text,
+                            void *user, struct answer *answer, char **id_p)
+{
+    int64_t started_us = clock_now_us();
+    char *id = NULL, *given = spec->id;
+    for (int losses = 0;;) {
+        size_t before = json_array_size(answer->token_ids);
+        enum status status = generate_once(remote, left_ms(timeout_ms, started_us), spec, on_text, user, answer, &id);
+        losses = json_array_size(answer->token_ids) > before ? 1 : losses + 1;
+        if (!remote_is_lost(status) || losses >= (id ? RESUME_LOSSES_MAX : remote_servers(remote))) {
+            spec->id = given;
+            resume_clear(spec);
+            if (id_p)
+                *id_p = id;
+            else
+                free(id);
+            return status;
+        }
+        remote->turn++;
+        if (id) remote_pause(remote, losses);
+        if (id && !given) spec->id = id; // the seed of the answer belongs to its id
+        resume_prepare(spec, answer);
+    }
 }

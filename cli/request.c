@@ -385,6 +385,7 @@ void request_spec_free(struct request_spec *spec)
     free(spec->id);
     free(spec->model_name);
     free(spec->tenant);
+    free(spec->resume_ids);
     stop_clear(spec);
     free(spec->stop);
     logit_bias_free(&spec->sampling.logit_bias);
@@ -459,6 +460,11 @@ struct rpc_bytes request_spec_pack(const struct request_spec *spec)
     request.text = (ProtobufCBinaryData){spec->text_bytes, (uint8_t *)spec->text};
     request.token_ids = (uint32_t *)spec->token_ids;
     request.n_token_ids = (size_t)spec->n_token_ids;
+    Forepack__V1__Resume resume = FOREPACK__V1__RESUME__INIT;
+    resume.token_ids = spec->resume_ids;
+    resume.n_token_ids = spec->n_resume_ids;
+    resume.mark = spec->resume_mark;
+    if (spec->resumes) request.resume = &resume;
     request.messages = turn_messages(spec);
     request.n_messages = (size_t)spec->n_messages;
 

@@ -35,6 +35,10 @@ struct request_spec {
     int32_t priority;
     char *tenant;
     int64_t ttft_deadline_ms;
+    bool resumes; // the request continues an answer (resume.h), after these tokens:
+    uint32_t *resume_ids;
+    size_t n_resume_ids;
+    uint64_t resume_mark;
 };
 
 #define REQUEST_FLAG_INT                      int64_t

@@ -15,16 +15,27 @@
 
 enum { TICK_US = 50000 }; // time between two looks at the timeouts and two updates of the progress bar
 
+// The tokens of a request that has not ended, for a resume at another server.
+struct load_tokens {
+    uint32_t *ids; // [n] owned
+    int n, capacity;
+    uint64_t mark; // Chunk.mark
+};
+
 struct load_run {
     const struct load *load;
     struct load_result *result;
-    struct rpc_stream *stream;
+    struct remote remote;        // the reading thread changes `turn`
+    struct rpc_channel *channel; // the reading thread and load_run()
+    struct rpc_stream *stream;   // guarded by the mutex; only the reading thread replaces it
+    struct load_tokens *tokens;  // [load->n] guarded by the mutex; NULL: there is only one server
     int64_t started_us;
     size_t run_length;
     pthread_mutex_t mutex; // guards the result and the fields below
     pthread_cond_t ended;  // signalled when a request or the stream ends
     int n_sent, n_ended, n_failed;
     bool lost; // the stream ended
+    bool done; // all requests have ended, or will not be sent: a stream that ends now is not lost
 };
 
 char *load_id(const char *run, int i)
@@ -60,6 +71,15 @@ static void run_end_request(struct load_run *r, struct load_record *record, enum
     pthread_cond_signal(&r->ended);
 }
 
+static void tokens_add(struct load_tokens *tokens, const Forepack__V1__Chunk *chunk)
+{
+    if (chunk->mark) tokens->mark = chunk->mark;
+    for (size_t i = 0; i < chunk->n_token_ids; i++) {
+        MEM_GROW(tokens->ids, tokens->n, tokens->capacity);
+        tokens->ids[tokens->n++] = chunk->token_ids[i];
+    }
+}
+
 static void run_handle_chunk(struct load_run *r, struct load_record *record, const Forepack__V1__Chunk *chunk,
                              int64_t now_us)
 {
@@ -70,6 +90,7 @@ static void run_handle_chunk(struct load_run *r, struct load_record *record, con
         samples_add(&r->result->itl_ms, (double)(now_us - record->last_us) / 1000);
     record->last_us = now_us;
     record->tokens += (int)chunk->n_token_ids;
+    if (r->tokens) tokens_add(&r->tokens[record - r->result->records], chunk);
 }
 
 static bool run_is_late(const struct load_run *r, const struct load_record *record, int64_t now_us)
@@ -110,15 +131,79 @@ static void run_handle_message(struct load_run *r, const struct rpc_bytes *bytes
     forepack__v1__generate_response__free_unpacked(m, NULL);
 }
 
+// --- a lost router: the reading thread
+
+// Sends a request again, after the tokens that have come. Fields of concatenated messages are merged.
+static void run_send_resumed(struct load_run *r, int i)
+{
+    const struct rpc_bytes *message = &r->load->messages[i];
+    const struct load_tokens *tokens = &r->tokens[i];
+    Forepack__V1__GenerateRequest more = FOREPACK__V1__GENERATE_REQUEST__INIT;
+    Forepack__V1__Resume resume = FOREPACK__V1__RESUME__INIT;
+    resume.token_ids = tokens->ids;
+    resume.n_token_ids = (size_t)tokens->n;
+    resume.mark = tokens->mark;
+    more.resume = &resume;
+    size_t more_bytes = forepack__v1__generate_request__get_packed_size(&more);
+    uint8_t *bytes = mem_alloc(message->size + more_bytes);
+    memcpy(bytes, message->data, message->size);
+    forepack__v1__generate_request__pack(&more, bytes + message->size);
+    rpc_stream_send(r->stream, bytes, message->size + more_bytes);
+    free(bytes);
+    r->result->resumed++;
+}
+
+// Opens a stream to the next server, and continues all requests that have not ended.
+static enum status run_reopen(struct load_run *r)
+{
+    struct rpc_channel *channel;
+    struct rpc_stream *stream;
+    r->remote.turn++;
+    TRY(remote_open(&r->remote, &channel));
+    enum status status = rpc_stream_open(channel, "/forepack.v1.Inference/GenerateMany", 0, false, &stream);
+    if (status != STATUS_OK) {
+        rpc_channel_close(channel);
+        return status;
+    }
+    pthread_mutex_lock(&r->mutex);
+    struct rpc_stream *old = r->stream;
+    r->stream = stream;
+    for (int i = 0; i < r->n_sent; i++)
+        if (r->result->records[i].done_us < 0) run_send_resumed(r, i);
+    if (r->done) rpc_stream_cancel(stream);
+    pthread_mutex_unlock(&r->mutex);
+    rpc_stream_close(old);
+    rpc_channel_close(r->channel);
+    r->channel = channel;
+    return STATUS_OK;
+}
+
+enum { LOSSES_MAX = 12 }; // servers lost in a row without an answer in between
+
+// Returns true if the load continues at another server.
+static bool run_goes_on(struct load_run *r, enum status status, int losses)
+{
+    pthread_mutex_lock(&r->mutex);
+    bool may = r->tokens && !r->done && (status == STATUS_OK || remote_is_lost(status)) && losses <= LOSSES_MAX;
+    pthread_mutex_unlock(&r->mutex);
+    if (!may) return false;
+    remote_pause(&r->remote, losses);
+    return run_reopen(r) == STATUS_OK;
+}
+
 static void *run_read_answers(void *arg)
 {
     struct load_run *r = arg;
     struct rpc_bytes bytes;
     enum status status;
-    while ((status = rpc_stream_read(r->stream, &bytes)) == STATUS_OK && bytes.data) {
-        run_handle_message(r, &bytes, elapsed_us(r));
-        rpc_bytes_free(&bytes);
-    }
+    int losses = 0;
+    do {
+        while ((status = rpc_stream_read(r->stream, &bytes)) == STATUS_OK && bytes.data) {
+            run_handle_message(r, &bytes, elapsed_us(r));
+            rpc_bytes_free(&bytes);
+            losses = 0;
+        }
+    } while (run_goes_on(r, status, ++losses));
     int64_t now_us = elapsed_us(r);
     pthread_mutex_lock(&r->mutex);
     r->lost = true;
@@ -244,6 +329,7 @@ static void run_send_all(struct load_run *r)
         run_end_request(r, record, LOAD_LOST, rpc_code(STATUS_UNAVAILABLE), now_us);
     }
     r->result->seconds = (double)now_us / 1e6;
+    r->done = true;
     pthread_mutex_unlock(&r->mutex);
 }
 
@@ -261,21 +347,29 @@ static void run_threads(struct load_run *r)
         pthread_mutex_unlock(&r->mutex);
         pthread_join(aborting, NULL);
     }
+    pthread_mutex_lock(&r->mutex);
     rpc_stream_cancel(r->stream);
+    pthread_mutex_unlock(&r->mutex);
     pthread_join(reader, NULL);
+}
+
+static void tokens_free(struct load_run *r)
+{
+    for (int i = 0; r->tokens && i < r->load->n; i++)
+        free(r->tokens[i].ids);
+    free(r->tokens);
 }
 
 enum status load_run(const struct load *load, struct load_result *result)
 {
-    struct load_run r = {.load = load, .result = result, .run_length = strlen(load->run)};
+    struct load_run r = {.load = load, .result = result, .remote = *load->remote, .run_length = strlen(load->run)};
     *result = (struct load_result){.n = load->n};
     result->records = mem_alloc_array((size_t)load->n, sizeof *result->records);
     for (int i = 0; i < load->n; i++)
         result->records[i] = (struct load_record){-1, -1, -1, -1, -1, .end = LOAD_LOST};
-    struct rpc_channel *channel;
-    enum status status = remote_open(load->remote, &channel);
-    if (status != STATUS_OK) return status;
-    status = rpc_stream_open(channel, "/forepack.v1.Inference/GenerateMany", 0, false, &r.stream);
+    TRY(remote_open(&r.remote, &r.channel));
+    enum status status = rpc_stream_open(r.channel, "/forepack.v1.Inference/GenerateMany", 0, false, &r.stream);
+    if (remote_servers(&r.remote) > 1) r.tokens = mem_alloc_array((size_t)load->n + 1, sizeof *r.tokens);
     if (status == STATUS_OK) {
         pthread_condattr_t monotonic;
         pthread_condattr_init(&monotonic);
@@ -288,7 +382,8 @@ enum status load_run(const struct load *load, struct load_result *result)
         pthread_condattr_destroy(&monotonic);
         rpc_stream_close(r.stream);
     }
-    rpc_channel_close(channel);
+    rpc_channel_close(r.channel);
+    tokens_free(&r);
     return status;
 }
 

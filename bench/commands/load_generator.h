@@ -35,6 +35,7 @@ struct load_result {
     struct load_record *records; // [n], in the order of `messages`
     int n;
     struct samples itl_ms; // times between two chunks with tokens of one answer
+    int resumed;           // requests continued at another server after their router was lost
     double seconds;        // from the start to the end of the last request
     char error[200];       // the first error message, or empty
 };

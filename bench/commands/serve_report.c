@@ -79,6 +79,7 @@ static json_t *serve_make_row(const struct serve *s, struct serve_tally *t, cons
                             level->qps > 0 ? json_real(level->qps) : json_null(), "concurrency",
                             level->concurrency ? json_integer(level->concurrency) : json_null(), "requests", result->n,
                             "completed", t->complete, "failed", result->n - t->complete, "failures", t->failures);
+    json_object_set_new(row, "resumed", json_integer(result->resumed));
     free(name);
     json_object_set_new(row, "seconds", json_real(result->seconds));
     json_object_set_new(row, "good_share", json_real(share));

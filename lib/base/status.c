@@ -13,6 +13,7 @@ static const char *const names[STATUS_COUNT] = {
     [STATUS_INVALID] = "invalid",
     [STATUS_NOT_FOUND] = "not_found",
     [STATUS_EXISTS] = "already_exists",
+    [STATUS_MISMATCH] = "mismatch",
     [STATUS_OUT_OF_RANGE] = "out_of_range",
     [STATUS_EXHAUSTED] = "exhausted",
     [STATUS_KEY_LIMIT] = "key_limit",

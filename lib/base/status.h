@@ -12,6 +12,7 @@ enum status {
     STATUS_INVALID,         // an argument is malformed or out of its range
     STATUS_NOT_FOUND,       // the named model, file or request does not exist
     STATUS_EXISTS,          // the id is in use
+    STATUS_MISMATCH,        // what the request refers to differs here
     STATUS_OUT_OF_RANGE,    // the prompt does not fit the context
     STATUS_EXHAUSTED,       // a bounded resource is full; try again later
     STATUS_KEY_LIMIT,       // the caller's API key has used up a limit; try again later

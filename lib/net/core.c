@@ -37,6 +37,7 @@ static const int codes[STATUS_COUNT] = {
     [STATUS_INVALID] = GRPC_STATUS_INVALID_ARGUMENT,
     [STATUS_NOT_FOUND] = GRPC_STATUS_NOT_FOUND,
     [STATUS_EXISTS] = GRPC_STATUS_ALREADY_EXISTS,
+    [STATUS_MISMATCH] = GRPC_STATUS_FAILED_PRECONDITION,
     [STATUS_OUT_OF_RANGE] = GRPC_STATUS_OUT_OF_RANGE,
     [STATUS_EXHAUSTED] = GRPC_STATUS_RESOURCE_EXHAUSTED,
     [STATUS_KEY_LIMIT] = GRPC_STATUS_RESOURCE_EXHAUSTED,
@@ -61,7 +62,6 @@ enum status rpc_status(int code)
         if (codes[i] == code) return (enum status)i;
     }
     switch (code) { // codes that our servers never send
-    case GRPC_STATUS_FAILED_PRECONDITION: return STATUS_INVALID;
     case GRPC_STATUS_ABORTED: return STATUS_UNAVAILABLE;
     default: return STATUS_INTERNAL;
     }

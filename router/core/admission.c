@@ -55,7 +55,7 @@ static enum status check_queue(const struct core *c, const struct request *r)
     int64_t n_tokens = request_queue_tokens(r);
     const char *other = n_tokens > r->spec.n_tokens
                             ? " (4 bytes of its grammar, stop strings, texts to compress and turns' pinned ranges "
-                              "count as one)"
+                              "count as one, and resumed tokens count)"
                             : "";
     int64_t requests = admission_class_bound(c, c->options.max_queue_requests, queue_class);
     int64_t tokens = admission_class_bound(c, c->options.max_queue_tokens, queue_class);
@@ -133,7 +133,7 @@ enum status admission_check(const struct core *c, const struct request *r, int64
 {
     if (c->draining) return status_fail(STATUS_UNAVAILABLE, "the router is shutting down and takes no new requests");
     if (r->spec.n_tokens < 1) return status_fail(STATUS_INVALID, "the prompt is empty: at least one token is needed");
-    if (r->id && request_table_find_id(&c->table, r->id, r->spec.owner)) {
+    if (r->id && !r->resume.given && request_table_find_id(&c->table, r->id, r->spec.owner)) {
         return status_fail(STATUS_EXISTS, "request_id \"%s\" is running already: choose another one", r->id);
     }
     if (r->spec.ttft_deadline_us <= now_us) {

@@ -15,6 +15,7 @@
 #include "router/core/request_prompt.h"
 #include "router/core/request_selection.h"
 #include "router/core/requests.h"
+#include "router/core/resume.h"
 #include "router/core/score_plan.h"
 #include "router/core/shadow_run.h"
 
@@ -135,13 +136,24 @@ static void request_follow(struct core *c, struct request *r, const struct score
     }
 }
 
+// Books the tokens that the client of a resumed request has.
+static enum status resume_begin(struct request *r)
+{
+    TRY(resume_check(r));
+    ledger_resumed(r);
+    if (r->resume.n) r->n_prompt_logprobs = r->spec.n_tokens - 1; // they came before the first token
+    return STATUS_OK;
+}
+
 void core_submit(struct core *c, struct request *r, int64_t now_us)
 {
     if (r->state == REQUEST_RECEIVED) request_set_state(r, REQUEST_TOKENISED);
     shadows_make_room(c, 1, now_us); // before the wait of the request is predicted
     ledger_arrived(&c->ledger, r);
     admission_reduce_output(c, r, now_us);
-    enum status status = admission_check(c, r, now_us);
+    enum status status = resume_begin(r);
+    if (status == STATUS_OK) status = admission_check(c, r, now_us);
+    if (status == STATUS_OK && r->resume.given && r->id) core_abort(c, r->id, r->spec.owner, now_us);
     score_plan_settle_quality(c, r);
     struct score_plan plan = {0};
     if (status == STATUS_OK) {

@@ -55,6 +55,17 @@ void ledger_arrived(struct ledger *ledger, struct request *r)
     r->account.charged_us = r->spec.arrived_us;
 }
 
+void ledger_resumed(struct request *r)
+{
+    r->usage.completion_tokens = r->resume.n;
+}
+
+// Returns the number of tokens that this request has received from worker groups.
+static int new_tokens(const struct request *r)
+{
+    return r->usage.completion_tokens - r->resume.n;
+}
+
 void ledger_refused(struct ledger *ledger, struct request *r, enum status status, int64_t now_us)
 {
     ledger->totals.refused++;
@@ -98,7 +109,7 @@ void ledger_charge_time(struct request *r, int64_t now_us)
     struct request_timing *t = &r->timing;
     enum trace_phase phase = phase_of(r);
     int64_t us = now_us - r->account.charged_us;
-    bool answering = r->usage.completion_tokens > 0;
+    bool answering = new_tokens(r) > 0;
     r->account.charged_us = now_us;
     if (r->trace) trace_time(r, phase, now_us);
     switch (phase) {
@@ -459,7 +470,7 @@ static void first_token_measure(struct core_measures *measures, struct request *
 void ledger_tokens_received(struct ledger *ledger, struct request *r, int n, int64_t now_us)
 {
     ledger_charge_time(r, now_us);
-    if (r->usage.completion_tokens == 0 && !r->spec.sampling.no_output) {
+    if (new_tokens(r) == 0 && !r->spec.sampling.no_output) {
         r->timing.ttft_us = now_us - r->spec.arrived_us;
         if (!r->shadow) first_token_measure(&ledger->measures, r);
     }
@@ -499,7 +510,7 @@ static void tokens_measure(struct request *r, int n_used)
 {
     struct histogram *gaps = &r->account.node->measures->inter_token;
     int64_t received_us = r->account.charged_us;
-    bool is_first = r->usage.completion_tokens == n_used;
+    bool is_first = new_tokens(r) == n_used;
     for (int i = is_first; i < n_used; i++)
         histogram_add(gaps, i ? 0 : received_us - r->account.token_us);
     r->account.token_us = received_us;
@@ -541,7 +552,7 @@ static void answer_measure(struct core_measures *measures, const struct request 
 {
     const struct request_timing *t = &r->timing;
     histogram_add(&measures->end_to_end, t->total_us);
-    int later = r->usage.completion_tokens - 1;
+    int later = new_tokens(r) - 1;
     if (later > 0) histogram_add(&measures->token, (t->total_us - t->ttft_us) / later);
 }
 
@@ -554,7 +565,7 @@ void ledger_ended(struct ledger *ledger, struct request *r, enum finish_reason r
     r->account.tenant = NULL;
     r->timing.total_us = now_us - r->spec.arrived_us;
     if (r->shadow) return;
-    if (done && !r->usage.completion_tokens && !r->spec.score_only) r->timing.ttft_us = r->timing.total_us;
+    if (done && !new_tokens(r) && !r->spec.score_only) r->timing.ttft_us = r->timing.total_us;
     if (done) ledger->totals.done++;
     if (reason == FINISH_REASON_CANCELLED) ledger->totals.cancelled++;
     if (reason == FINISH_REASON_ERROR) ledger->totals.failed++;

@@ -57,6 +57,8 @@ int64_t ledger_waiting_tokens(const struct ledger *ledger);
 // --- arrival
 
 void ledger_arrived(struct ledger *ledger, struct request *r);
+// Counts the tokens that the client of a resumed request has. Call it before any other function reads the usage.
+void ledger_resumed(struct request *r);
 void ledger_refused(struct ledger *ledger, struct request *r, enum status status, int64_t now_us);
 // Books that the request joins the queue. `tenant` is admission_queue_tenant().
 void ledger_admitted(struct ledger *ledger, struct request *r, const char *tenant);

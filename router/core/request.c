@@ -147,7 +147,7 @@ int64_t request_queue_tokens(const struct request *r)
     size_t token_bytes = sizeof *spec->tokens, bytes = spec->sampling.grammar.text_bytes + spec->held_bytes;
     for (int t = 0; t < spec->n_turns; t++)
         bytes += (size_t)spec->turns[t].n_pinned * sizeof *spec->turns[t].pinned;
-    return spec->n_tokens + (int64_t)((bytes + token_bytes - 1) / token_bytes);
+    return spec->n_tokens + r->resume.n + (int64_t)((bytes + token_bytes - 1) / token_bytes);
 }
 
 struct score_prompt request_score_prompt(const struct request *r)

@@ -125,6 +125,15 @@ struct request_sharing {
     struct request *prev, *next;  // links in the list of `scored`
 };
 
+// An answer that this request continues (resume.h). The front sets the fields before core_submit().
+struct request_resume {
+    bool given;      // the client has lost the stream of the answer: a running request with the same id ends
+    int n;           // tokens of `output` that the client has; the answer continues after them
+    bool is_stopped; // these tokens end with a stop string, or complete the grammar
+    uint64_t mark;   // mark of the answer that the client has; 0: any
+    uint64_t basis;  // hash of the prompt and of the seed, which is part of every request's mark
+};
+
 // Links of the containers in request_table.h.
 struct request_links {
     struct request *number_next, *id_next;
@@ -140,7 +149,8 @@ struct request {
     struct request_spec spec;   // the client's prompt and options
     struct trace_record *trace; // borrowed from the sink until sink.done; NULL: the request is not traced
     struct shadow *shadow;      // the shadow that this request runs for; borrowed; NULL: it is a client's request
-    uint64_t score_with;        // number of the choice whose score this request may share (score_sharing.h); 0: none
+    struct request_resume resume;
+    uint64_t score_with; // number of the choice whose score this request may share (score_sharing.h); 0: none
 
     // Usage, times and place. Only ledger.c writes them.
     struct request_usage usage;
@@ -163,6 +173,7 @@ struct request {
     int n_draft;
     struct request_drafting drafting;
     struct request_sharing sharing;
+    uint64_t mark;         // identifies all that the next tokens depend on, see resume.h; 0 until READY
     int n_prompt_logprobs; // number of log-probabilities of the prompt that were passed on to the client
     int32_t *output;       // [usage.completion_tokens] generated tokens; owned
     int output_capacity;
@@ -187,10 +198,10 @@ struct request *request_create(void); // any thread
 void request_free(struct request *r);
 // Copies the spec deeply into a request that was just created.
 void request_copy_spec(const struct request *from, struct request *to);
-// Returns the tokens that the request counts for in max_queue_tokens: its prompt tokens, and one token for every 4
-// bytes of its grammar, its stop strings, its texts to compress and its turns' pinned ranges. A token also takes
-// 4 bytes, so the bound is a bound of memory. The choices of a prompt share their stop strings. Each choice counts
-// them, because it may be the last one that holds them.
+// Returns the tokens that the request counts for in max_queue_tokens: its prompt tokens, its resumed tokens, and one
+// token for every 4 bytes of its grammar, its stop strings, its texts to compress and its turns' pinned ranges. A token
+// also takes 4 bytes, so the bound is a bound of memory. The choices of a prompt share their stop strings. Each choice
+// counts them, because it may be the last one that holds them.
 int64_t request_queue_tokens(const struct request *r);
 int request_kept_tokens(const struct request *r);                  // tokens in its kept ranges
 void request_keep_all(struct request *r, enum skip_reason reason); // keeps the whole prompt

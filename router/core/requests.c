@@ -11,6 +11,7 @@
 #include "router/core/drafting.h"
 #include "router/core/request_prompt.h"
 #include "router/core/request_stages.h"
+#include "router/core/resume.h"
 #include "router/core/score_sharing.h"
 #include "router/sched/estimate.h"
 
@@ -225,6 +226,16 @@ void core_request_ready(struct core *c, struct request *r, int64_t now_us)
         return;
     }
     ledger_speculation_decided(&c->ledger, r);
+    r->mark = resume_mark(r, c->model_fingerprint);
+    if (resume_compare(r) != STATUS_OK) {
+        request_fail(c, r, STATUS_MISMATCH, status_message(), now_us);
+        return;
+    }
+    if (resume_is_complete(r)) {
+        enum finish_reason reason = r->resume.is_stopped ? FINISH_REASON_STOP : FINISH_REASON_LENGTH;
+        core_request_finish(c, r, reason, STATUS_OK, "", false, now_us);
+        return;
+    }
     // Contexts were checked on arrival. KV blocks can only be checked now. A worker group with a long enough context
     // may have left and may come back.
     if (!sched_pool_can_hold(&c->view, NODE_WORKER, &r->sched) &&

@@ -32,7 +32,7 @@ static enum skip_reason skip_reason_of(const struct core *c, const struct reques
         if (keeps_all(prefill)) return SKIP_KEEP_ALL; // with mode required, too: nothing would be pruned
         if (may_keep_all(r) && r->spec.n_tokens < c->options.min_tokens) return SKIP_SHORT;
     }
-    if (shadow_falls_back(c, r)) return SKIP_FALLBACK;
+    if (!r->resume.mark && shadow_falls_back(c, r)) return SKIP_FALLBACK; // a resumed answer stays as it began
     if (!c->open_nodes[NODE_SPECULATOR]) return SKIP_NO_NODE;
     if (!sched_pool_can_hold(&c->view, NODE_SPECULATOR, &r->sched)) return SKIP_TOO_LONG;
     if (!r->spec.score_only && prefill->quality > 0 && !core_quality_applies(c, prefill)) return SKIP_UNCALIBRATED;

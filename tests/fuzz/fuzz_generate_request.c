@@ -1,11 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // GenerateRequest: any bytes on their way to a request of the core, with the demo model's tokenizer and chat template.
 // An accepted request is within the limits that the core and the nodes rely on, and follows the operator's rule.
+#include <stdlib.h>
+
 #include "lib/messages/unpack.h"
 #include "lib/text/prefill_limit.h"
 #include "proto/forepack/v1/inference.pb-c.h"
 #include "router/core/request.h"
 #include "router/front/grpc/wire_request.h"
+#include "router/front/request/answer_resume.h"
 #include "tests/fuzz/fuzz.h"
 
 enum { CONTEXT = 256, UNPACKED_MAX = 1 << 16 };
@@ -66,6 +69,20 @@ static void check_choice(const struct request *first, const struct text_stream *
     request_free(r);
 }
 
+static void check_resume(const struct front *front, const Forepack__V1__Resume *m, struct request *r,
+                         struct text_stream *text)
+{
+    struct client client = {.front = front};
+    struct answer a = {.client = &client, .request = r, .text = text, .stop = -1};
+    enum status status = answer_resume(&a, m->token_ids, m->n_token_ids, m->received_tokens);
+    FUZZ_CHECK(status == STATUS_OK || *status_message());
+    if (status == STATUS_OK)
+        FUZZ_CHECK(r->resume.n <= r->spec.sampling.max_tokens && a.n_tokens == r->resume.n &&
+                   a.n_resumed <= r->spec.sampling.max_tokens);
+    bytes_free(&a.resumed_text);
+    free(a.resumed_ends);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
     const struct front *front = front_get(size);
@@ -82,6 +99,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     if (wire_request_read(&(struct client){.front = front}, m, &options, r, &text) == STATUS_OK) {
         check_request(front, r);
         check_choice(r, text);
+        if (m->resume) check_resume(front, m->resume, r, text);
         text_stream_free(text);
     } else {
         FUZZ_CHECK(*status_message());

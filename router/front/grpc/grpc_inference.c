@@ -13,6 +13,7 @@
 #include "router/front/grpc/wire_request.h"
 #include "router/front/grpc/wire_response.h"
 #include "router/front/request/answer.h"
+#include "router/front/request/answer_resume.h"
 #include "router/front/request/compress_job.h"
 #include "router/front/request/reply.h"
 #include "router/front/request/request_trace.h"
@@ -34,7 +35,8 @@ static struct client_call *call_of(struct client *client)
 
 static void call_chunk(struct answer *a, const struct answer_chunk *chunk)
 {
-    wire_chunk_send(call_of(a->client)->call, a->request->id, chunk);
+    bool is_first = chunk->n && a->n_tokens == a->n_resumed + chunk->n;
+    wire_chunk_send(call_of(a->client)->call, a->request->id, chunk, is_first ? a->request->mark : 0);
 }
 
 static void call_send_end(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
@@ -42,7 +44,7 @@ static void call_send_end(struct answer *a, const struct request *r, enum finish
 {
     struct rpc_call *call = call_of(a->client)->call;
     struct answer_chunk rest = answer_rest(a);
-    wire_chunk_send(call, r->id, &rest);
+    wire_chunk_send(call, r->id, &rest, 0);
     wire_completion_send(call, r, a->return_kept, reason, status, message);
 }
 
@@ -173,6 +175,9 @@ static void generate_submit(const struct grpc_message *message, const Forepack__
     a->return_kept = m->prefill && m->prefill->return_kept;
     enum status status = client_check(client, m->tenant, m->priority);
     if (status == STATUS_OK) status = wire_request_read(client, m, &options, a->request, &a->text);
+    const Forepack__V1__Resume *resume = m->resume;
+    if (status == STATUS_OK && resume)
+        status = answer_resume(a, resume->token_ids, resume->n_token_ids, resume->received_tokens);
     call_answer(a, m->request_id, status);
 }
 

@@ -14,6 +14,7 @@
 #include "lib/text/prefill_limit.h"
 #include "lib/text/schema_close.h"
 #include "proto/forepack/v1/inference.pb-c.h"
+#include "router/core/resume.h"
 #include "router/front/request/client_rules.h"
 
 enum { PINNED_MAX = 1024 };
@@ -82,6 +83,7 @@ bool wire_grammar_known(const struct front *front, const Forepack__V1__GenerateR
 {
     struct grammar_spec grammar = {0};
     if (!m->sampling || m->sampling->guided_case == FOREPACK__V1__SAMPLING_OPTIONS__GUIDED__NOT_SET) return true;
+    if (m->resume && m->resume->n_token_ids) return false; // answer_resume() compiles it
     bool known = front->grammars && grammar_read(front, m->sampling, &grammar) == STATUS_OK &&
                  grammar_cache_has(front->valid_grammars, &grammar);
     grammar_spec_free(&grammar);
@@ -91,11 +93,19 @@ bool wire_grammar_known(const struct front *front, const Forepack__V1__GenerateR
 static enum status sampling_read(const struct front *front, const Forepack__V1__SamplingOptions *m, struct sampling *s)
 {
     sampling_defaults(s);
-    s->seed = random_number();
     if (!m) return STATUS_OK;
     TRY(logit_bias_read(m, &s->logit_bias));
     TRY(grammar_read(front, m, &s->grammar));
     return sampling_from_message(&m->base, s);
+}
+
+// Sets the seed of a request without one. A request that is sent again, to any router, gets the same seed.
+static void seed_derive(const struct client *client, const char *id, struct sampling *s)
+{
+    struct hash_key key = cluster_token_key(client->front->cluster_token);
+    const char *owner = client->principal ? principal_tenant(client->principal) : "";
+    uint64_t parts[] = {hash_text(&key, id), hash_text(&key, owner)};
+    s->seed = hash_bytes(&key, parts, sizeof parts);
 }
 
 // Decides keep rate and quality. The request's keep rate takes precedence over its quality, and both over the router's
@@ -156,6 +166,14 @@ static enum status prompt_logprobs_read(const Forepack__V1__PrefillOptions *m, s
                            "quality, and the prefill modes on and required");
     spec->prefill.mode = PREFILL_OFF;
     return STATUS_OK;
+}
+
+// Reads the mark of a resumed answer. Other requests decide by load and cost if they prune; this one prunes if the
+// answer with the mark was pruned.
+static void resume_read(const Forepack__V1__Resume *m, struct request *r)
+{
+    r->resume = (struct request_resume){.given = true, .mark = m->mark};
+    if (m->mark) r->spec.prefill.mode = resume_mark_is_pruned(m->mark) ? PREFILL_REQUIRED : PREFILL_OFF;
 }
 
 // Limits the request's prefill options to what the rules for its client allow.
@@ -408,6 +426,7 @@ enum status wire_request_read(const struct client *client, const Forepack__V1__G
     TRY(sampling_check(&r->spec.sampling, front->config.vocab_size));
     if (!options->grammar_valid) TRY(grammar_compile(front, &r->spec.sampling.grammar));
     TRY(prefill_read(front, m->prefill, &r->spec.prefill));
+    if (m->resume) resume_read(m->resume, r);
     TRY(prompt_logprobs_read(m->prefill, &r->spec));
     TRY(rules_apply(client, m->prefill, &r->spec));
     const char *operation = m->n_messages || options->conversation ? "chat" : "text_completion";
@@ -419,6 +438,9 @@ enum status wire_request_read(const struct client *client, const Forepack__V1__G
     r->spec.held_bytes = text_stream_stop_bytes(*text_p);
     r->spec.explain = m->explain;
     r->id = *m->request_id ? mem_string(m->request_id) : request_id_create();
+    if (!m->sampling || m->sampling->seed_given_case != FOREPACK__V1__SAMPLING_OPTIONS__SEED_GIVEN_SEED)
+        seed_derive(client, options->retry_id ? options->retry_id : r->id, &r->spec.sampling);
+    r->resume.basis = resume_basis(r->spec.tokens, r->spec.n_tokens, &r->spec.sampling);
     queue_read(m->tenant, m->cache_salt, m->priority, m->ttft_deadline_ms, &r->spec);
     r->spec.background = client->background;
     return STATUS_OK;

@@ -25,6 +25,8 @@ struct wire_options {
     const char *ids_field;                        // as in struct intake_prompt
     const char *max_tokens_name;                  // name in the client's API; NULL: max_tokens
     struct context_policy context;                // what happens if the context cannot hold the request
+    // names the request when its client sends it again; NULL: its request id does
+    const char *retry_id;
     // the grammar is known to be valid: it was compiled lately, or for another prompt of the message
     bool grammar_valid;
     // stream of another prompt of the message, to share its stop strings; NULL: none

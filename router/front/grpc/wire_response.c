@@ -52,13 +52,14 @@ static Forepack__V1__TokenLogprob **logprob_messages(const struct token_logprob 
     return list;
 }
 
-void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct answer_chunk *chunk)
+void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct answer_chunk *chunk, uint64_t mark)
 {
     if (!chunk->text_bytes && !chunk->n && !chunk->n_prompt_logprobs) return;
     Forepack__V1__Chunk m = FOREPACK__V1__CHUNK__INIT;
     m.text = (ProtobufCBinaryData){chunk->text_bytes, (uint8_t *)chunk->text};
     m.token_ids = (uint32_t *)chunk->tokens; // ids are never negative
     m.n_token_ids = (size_t)chunk->n;
+    m.mark = mark;
     if (chunk->logprobs) {
         m.logprobs = logprob_messages(chunk->logprobs, chunk->n);
         m.n_logprobs = (size_t)chunk->n;

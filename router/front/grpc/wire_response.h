@@ -9,7 +9,7 @@
 #include "router/front/request/compression.h"
 
 // Sends a chunk, unless it is empty: no text, no token and no prompt log-probabilities.
-void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct answer_chunk *chunk);
+void wire_chunk_send(struct rpc_call *call, const char *request_id, const struct answer_chunk *chunk, uint64_t mark);
 
 // Writes how the prompt of `r` is prefilled: "speculated", "whole:REASON", or "" while this is not decided.
 enum { WIRE_PREFILL_ROOM = 64 };

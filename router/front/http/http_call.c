@@ -31,6 +31,7 @@ static const struct error_kind kinds[STATUS_COUNT] = {
     [STATUS_INVALID] = {400, "invalid_request_error", NULL},
     [STATUS_NOT_FOUND] = {404, "invalid_request_error", "model_not_found"},
     [STATUS_EXISTS] = {409, "invalid_request_error", NULL},
+    [STATUS_MISMATCH] = {409, "invalid_request_error", NULL},
     [STATUS_OUT_OF_RANGE] = {400, "invalid_request_error", "context_length_exceeded"},
     [STATUS_EXHAUSTED] = {429, "rate_limit_error", "rate_limit_exceeded"},
     [STATUS_KEY_LIMIT] = {429, "rate_limit_error", "rate_limit_exceeded"},

@@ -258,6 +258,7 @@ static void chat_whole(struct http_generation *g, struct bytes *out)
 
 const struct http_api http_chat = {
     .method = "chat",
+    .resumes = true,
     .id_prefix = "chatcmpl",
     .object = "chat.completion",
     .chunk_object = "chat.completion.chunk",

@@ -235,6 +235,7 @@ static void completions_whole(struct http_generation *g, struct bytes *out)
 
 const struct http_api http_completions = {
     .method = "completions",
+    .resumes = true,
     .id_prefix = "cmpl",
     .object = "text_completion",
     .chunk_object = "text_completion",

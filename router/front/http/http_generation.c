@@ -88,10 +88,26 @@ static void generation_chunk(struct answer *a, const struct answer_chunk *chunk)
     struct http_choice *choice = &g->choices[a->index];
     if (g->stream) {
         http_usage_update(g, choice, a->request, a->n_tokens);
-        http_streamer_chunk(g, choice, chunk);
+        http_streamer_chunk(g, choice, chunk, a);
     } else if (!http_collector_add(g, choice, chunk)) {
         generation_fail(g, STATUS_EXHAUSTED, status_message());
     }
+}
+
+// Passes tokens that the client has through the formatter, so that it continues after them.
+static void generation_resumed(struct answer *a, const struct answer_chunk *chunk)
+{
+    struct http_generation *g = (struct http_generation *)a->client;
+    if (g->ended || !g->stream) return;
+    struct answer_chunk tokens = *chunk;
+    struct token_logprob *logprobs = NULL; // the formatter also counts the tokens by their log-probabilities
+    if (!tokens.logprobs && a->request->spec.sampling.logprobs >= 0) {
+        tokens.logprobs = logprobs = mem_alloc_array((size_t)chunk->n, sizeof *logprobs);
+        for (int i = 0; i < chunk->n; i++)
+            logprobs[i].token = chunk->tokens[i];
+    }
+    http_streamer_resume(g, &g->choices[a->index], &tokens);
+    free(logprobs);
 }
 
 static void kept_add(struct http_choice *choice, const struct request *r)
@@ -146,8 +162,11 @@ static void generation_free(struct client *client)
     free(g);
 }
 
-static const struct client_ops generation_ops = {
-    .submitted = generation_submitted, .chunk = generation_chunk, .done = generation_done, .free = generation_free};
+static const struct client_ops generation_ops = {.submitted = generation_submitted,
+                                                 .chunk = generation_chunk,
+                                                 .resumed = generation_resumed,
+                                                 .done = generation_done,
+                                                 .free = generation_free};
 
 // --- the start
 

@@ -7,6 +7,7 @@
 //   http_generation_reader.c     converts the body to requests
 //   http_generation_collector.c  collects and sends a whole answer
 //   http_generation_streamer.c   sends server-sent events
+//   http_resume.c                ids of events, by which a client resumes a stream
 //   http_sections.c              splits answers into reasoning, content and tool calls
 //   http_usage.c                 writes usage and headers of an answer
 //   http_explain.c               writes what each stage decided
@@ -53,6 +54,7 @@ struct http_api {
     // NULL: the API has no log-probabilities.
     void (*add_logprobs)(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
                          struct bytes lists[HTTP_LOGPROB_LISTS]);
+    bool resumes;          // streams may be resumed (http_resume.h)
     bool content_logprobs; // a split answer has log-probabilities only for the tokens of its content
     void (*headers)(struct http_generation *g); // adds headers to the answer; NULL: none
     // With echo_logprobs: appends the prompt's first token to choice->logprobs, with null as its log-probability. NULL:
@@ -89,6 +91,7 @@ struct http_generation {
     char id[HTTP_ID_ROOM];
     int64_t created_s; // Unix time
     bool stream, include_usage, continuous_usage, return_token_ids, return_kept;
+    bool resumable;       // events have ids (http_resume.h)
     bool echo_logprobs;   // as in struct http_input
     bool prompt_logprobs; // the field "prompt_logprobs" was given
     int asked_tokens;     // max_tokens of the body; 0: not given
@@ -101,6 +104,7 @@ struct http_generation {
     // Core's thread only.
     int n_left;                 // choices that have not ended
     bool begun;                 // the stream has begun
+    bool choices_begun;         // http_api.begin was called for the choices
     bool ended;                 // the end was sent and the choices are freed; later output of the core is ignored
     int64_t sent_us;            // time of the last event or ping, or of the submission
     struct request_usage usage; // counts each prompt once, and the outputs of all choices

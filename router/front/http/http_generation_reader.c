@@ -9,7 +9,9 @@
 #include "lib/text/grammar_message.h"
 #include "lib/text/tool_grammar.h"
 #include "router/front/grpc/wire_request.h"
+#include "router/front/http/http_resume.h"
 #include "router/front/http/json_unknown.h"
+#include "router/front/request/answer_resume.h"
 #include "router/front/request/intake.h"
 #include "router/front/request/request_trace.h"
 
@@ -25,6 +27,13 @@ static void set_prompt(Forepack__V1__GenerateRequest *m, const struct http_promp
     m->text = (ProtobufCBinaryData){prompt->text_bytes, (uint8_t *)prompt->text};
     m->token_ids = prompt->ids;
     m->n_token_ids = prompt->n_ids;
+}
+
+// Returns the name that the client gives the request in each attempt, or NULL.
+static const char *retry_name(const struct http_generation *g)
+{
+    const char *key = http_header(g->x, "idempotency-key");
+    return key ? key : http_header(g->x, "x-request-id");
 }
 
 // Reads the request of choice `index` into `a`. `of_prompt` is the answer of the first choice of the same prompt; NULL
@@ -43,6 +52,8 @@ static enum status answer_read(struct http_generation *g, struct http_input *in,
     char id[HTTP_ID_ROOM + 16];
     snprintf(id, sizeof id, index ? "%s-p%d" : "%s", g->id, index / g->n);
     m->request_id = id;
+    const char *retry = retry_name(g);
+    char *retry_id = retry ? mem_format("%s-p%d", retry, index / g->n) : NULL;
     const struct http_prompt *prompt = &in->prompts[index / g->n];
     set_prompt(m, prompt);
     const struct wire_options options = {.default_tokens = in->default_tokens,
@@ -51,9 +62,12 @@ static enum status answer_read(struct http_generation *g, struct http_input *in,
                                          .ids_field = "prompt",
                                          .max_tokens_name = in->max_tokens_name,
                                          .context = {.words = g->api->context_words, .reduces = true},
+                                         .retry_id = retry_id,
                                          .grammar_valid = in->grammar_known || index > 0,
                                          .text_of_other = first->text};
-    return wire_request_read(&g->client, m, &options, a->request, &a->text);
+    enum status status = wire_request_read(&g->client, m, &options, a->request, &a->text);
+    free(retry_id);
+    return status;
 }
 
 // `tools` has the names of the tools (chat_tool_names()).
@@ -113,6 +127,8 @@ static enum status answers_read(struct http_generation *g, struct http_input *in
         if (i % g->n == 0) of_prompt = NULL;
         TRY(answer_read(g, in, of_prompt, *first_p, i, a));
         answer_split(g, in, tools, a);
+        const Forepack__V1__Resume *resume = in->fields.message.resume;
+        if (resume) TRY(answer_resume(a, resume->token_ids, resume->n_token_ids, resume->received_tokens));
         if (in->echo_logprobs) g->api->echo_begin(g, &g->choices[i], a->request->spec.tokens[0]);
         if (!of_prompt) of_prompt = a;
         prompt_tokens += a->request->spec.n_tokens;
@@ -182,6 +198,7 @@ static enum status body_read(struct http_generation *g, const struct http_messag
     TRY(json_generation_finish(&in->fields));
     json_unknown_log(g->api->method, g->api->knows, *body_p);
     TRY(calls_read(g->client.front, in));
+    TRY(http_resume_read(g, in));
     in->grammar_known = wire_grammar_known(g->client.front, &in->fields.message);
     return STATUS_OK;
 }

@@ -2,6 +2,7 @@
 #include "router/front/http/http_generation_streamer.h"
 
 #include "lib/base/clock.h"
+#include "router/front/http/http_resume.h"
 #include "router/front/http/http_sections.h"
 #include "router/front/http/http_usage.h"
 
@@ -19,6 +20,15 @@ static void stream_send(struct http_generation *g, const struct bytes *events)
     http_stream_send(g->x, events->data, events->n);
 }
 
+// Appends the events that begin the choices, unless the client has them.
+static void choices_begin(struct http_generation *g)
+{
+    if (g->choices_begun) return;
+    g->choices_begun = true;
+    for (int i = 0; g->api->begin && i < g->n_choices; i++)
+        g->api->begin(g, &g->choices[i], &g->streams->scratch);
+}
+
 static void stream_begin(struct http_generation *g)
 {
     if (g->begun) return;
@@ -28,9 +38,7 @@ static void stream_begin(struct http_generation *g)
     http_add_header(g->x, "Cache-Control", "no-cache");
     http_add_header(g->x, "X-Accel-Buffering", "no");
     http_stream_begin(g->x, 200, "text/event-stream; charset=utf-8");
-    if (!g->api->begin) return;
-    for (int i = 0; i < g->n_choices; i++)
-        g->api->begin(g, &g->choices[i], &g->streams->scratch);
+    choices_begin(g);
 }
 
 // --- the list of streams
@@ -127,12 +135,22 @@ static void chunk_add(struct http_generation *g, struct http_choice *choice, con
     bytes_free(&text);
 }
 
-void http_streamer_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk)
+void http_streamer_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
+                         const struct answer *a)
 {
     struct bytes *out = scratch_of(g);
     stream_begin(g);
     chunk_add(g, choice, chunk, out);
+    if (g->resumable) http_resume_add_id(a, out);
     stream_send(g, out);
+}
+
+void http_streamer_resume(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk)
+{
+    struct bytes *out = scratch_of(g);
+    choices_begin(g);
+    chunk_add(g, choice, chunk, out);
+    out->n = 0;
 }
 
 void http_streamer_finish(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,

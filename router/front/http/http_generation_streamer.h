@@ -10,8 +10,11 @@
 void http_streamer_add(struct http_generation *g); // adds the generation to the streams that are pinged
 void http_streamer_remove(struct http_generation *g);
 
-// Sends the events of a chunk, and begins the stream before the first one.
-void http_streamer_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk);
+// Sends the events of a chunk of the answer, and begins the stream before the first one.
+void http_streamer_chunk(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk,
+                         const struct answer *a);
+// Formats a chunk that the client has, without sending it, so that the next events continue after it.
+void http_streamer_resume(struct http_generation *g, struct http_choice *choice, const struct answer_chunk *chunk);
 
 // Sends the events of the choice's last chunk and of its end. If `is_last` is true, no other choice runs, and the
 // stream ends.

@@ -40,6 +40,7 @@ struct http_input {
     json_t *translated;          // a body of /v1/chat/completions that an API made from its own body; owned
     json_t *allowed_tools;       // the list `tools` if tool_choice allows only some of them; owned
     json_t *variables;           // variables of the chat template; NULL: none; owned
+    Forepack__V1__Resume resume; // http_resume.h
     struct http_data data;
     struct http_memory *memory; // list of the blocks of http_input_alloc(); owned
     int64_t retry_us;           // after a refusal: time after which a retry may succeed; 0: not known

@@ -13,7 +13,9 @@
 
 struct values {
     const char *model, *tenant, *cache_salt, *user, *prefill, *drafts;
-    bool stream, include_usage, continuous_usage, return_kept, return_token_ids, explain;
+    bool stream, include_usage, continuous_usage, return_kept, return_token_ids, explain, resumable;
+    const char *last_event_id;
+    const json_t *resume_token_ids;
     int64_t n, best_of, priority, ttft_deadline_ms;
     const json_t *stream_options, *stop, *stop_token_ids, *max_completion_tokens, *logit_bias, *pinned;
 };
@@ -44,6 +46,9 @@ static const struct json_field fields[] = {
     FIELD(return_kept, BOOL),
     FIELD(return_token_ids, BOOL),
     FIELD(explain, BOOL),
+    FIELD(resumable, BOOL),
+    FIELD(last_event_id, NAME),
+    FIELD(resume_token_ids, LIST),
     {0},
 };
 static const struct json_field stream_fields[] = {
@@ -284,6 +289,9 @@ static void set_values(const struct values *v, struct json_generation *g)
     g->include_usage = v->include_usage || v->continuous_usage;
     g->continuous_usage = v->continuous_usage;
     g->return_token_ids = v->return_token_ids;
+    g->resumable = v->resumable;
+    g->last_event_id = v->last_event_id;
+    g->resume_token_ids = v->resume_token_ids;
     g->n = (int)v->n;
 }
 

@@ -14,6 +14,9 @@ struct json_generation {
     Forepack__V1__GenerateRequest message; // checked for types; wire_request_read() checks the rest
     bool stream, include_usage, continuous_usage;
     bool return_token_ids;
+    bool resumable; // this and the next fields: http_resume.h
+    const char *last_event_id;
+    const json_t *resume_token_ids;
     int n;                 // choices of each prompt
     bool allows_no_output; // the API allows max_tokens 0; set by the API
 

@@ -103,3 +103,13 @@ enum status cluster_token_check(struct cluster_token *token, const char *authori
                  : status_fail(STATUS_UNAUTHENTICATED,
                                "the cluster token is not this router's: give both the same --cluster-token-file");
 }
+
+struct hash_key cluster_token_key(struct cluster_token *token)
+{
+    struct hash_key key = {1, 1};
+    if (!token) return key;
+    pthread_mutex_lock(&token->mutex);
+    memcpy(&key, token->digest, sizeof key);
+    pthread_mutex_unlock(&token->mutex);
+    return key;
+}

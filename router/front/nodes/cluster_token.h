@@ -4,6 +4,7 @@
 // kept, and it is compared in constant time.
 #pragma once
 
+#include "lib/base/hash.h"
 #include "lib/base/status.h"
 
 struct cluster_token;
@@ -16,3 +17,5 @@ enum status cluster_token_reload(struct cluster_token *token);
 // Checks the value of the header `authorization` (NULL: not sent). Returns UNAUTHENTICATED unless it is "Bearer
 // SECRET". Any thread may call.
 enum status cluster_token_check(struct cluster_token *token, const char *authorization);
+// Returns a key that all routers with the same token have. Any thread; NULL gives the key of routers without a token.
+struct hash_key cluster_token_key(struct cluster_token *token);

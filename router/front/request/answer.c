@@ -13,10 +13,8 @@
 
 // --- core's thread: the output of one request
 
-// Pushes tokens until a token completes a stop string. Returns true if one did. Fills in `chunk` and `ends` [n].
-// *joined_p is the text of the tokens, which the caller frees; NULL if n is 1.
-static bool answer_push(struct answer *a, const int32_t *tokens, int n, struct answer_chunk *chunk, size_t *ends,
-                        char **joined_p)
+bool answer_push(struct answer *a, const int32_t *tokens, int n, struct answer_chunk *chunk, size_t *ends,
+                 char **joined_p)
 {
     bool stopped = false;
     *joined_p = NULL;
@@ -38,24 +36,45 @@ static bool answer_push(struct answer *a, const int32_t *tokens, int n, struct a
     return stopped;
 }
 
-static bool answer_add_tokens(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n,
-                              int *n_used_p)
+static void answer_pass(struct answer *a, const struct answer_chunk *chunk, bool resumed)
 {
-    struct answer *a = user;
+    if (!resumed)
+        a->client->ops->chunk(a, chunk);
+    else if (a->client->ops->resumed)
+        a->client->ops->resumed(a, chunk);
+}
+
+// Adds tokens that the client has (`resumed`) or lacks. Returns true if a stop string ended the text.
+static bool answer_add(struct answer *a, const int32_t *tokens, const struct token_logprob *logprobs, int n,
+                       bool resumed, int *n_used_p)
+{
     size_t one, *ends = n > 1 ? mem_alloc_array((size_t)n, sizeof *ends) : &one;
     struct answer_chunk chunk = {.tokens = tokens, .logprobs = logprobs, .ends = ends};
     char *joined;
     bool stopped = answer_push(a, tokens, n, &chunk, ends, &joined);
-    a->client->ops->chunk(a, &chunk);
+    answer_pass(a, &chunk, resumed);
     free(joined);
     if (n > 1) free(ends);
-    *n_used_p = chunk.n;
+    *n_used_p += chunk.n;
     return stopped;
+}
+
+static bool answer_add_tokens(void *user, const int32_t *tokens, const struct token_logprob *logprobs, int n,
+                              int *n_used_p)
+{
+    struct answer *a = user;
+    int n_old = a->n_resumed > a->n_tokens ? a->n_resumed - a->n_tokens : 0;
+    *n_used_p = 0;
+    if (n_old > n) n_old = n;
+    if (n_old && answer_add(a, tokens, logprobs, n_old, true, n_used_p)) return true;
+    if (n_old == n) return false;
+    return answer_add(a, tokens + n_old, logprobs ? logprobs + n_old : NULL, n - n_old, false, n_used_p);
 }
 
 static void answer_add_prompt_logprobs(void *user, const struct token_logprob *logprobs, int n)
 {
     struct answer *a = user;
+    if (a->n_resumed) return; // they came before the first token
     a->client->ops->chunk(a, &(struct answer_chunk){.prompt_logprobs = logprobs, .n_prompt_logprobs = n});
 }
 
@@ -115,6 +134,8 @@ static void answer_release(struct answer *a)
 {
     if (a->data) a->client->ops->release(a);
     text_stream_free(a->text);
+    bytes_free(&a->resumed_text);
+    free(a->resumed_ends);
     free(a);
 }
 
@@ -174,6 +195,21 @@ static void message_end(struct parsed_message *parsed)
     client_check_idle(client);
 }
 
+// Passes the resumed tokens on to the protocol.
+static void answer_pass_resumed(struct answer *a)
+{
+    const struct request *r = a->request;
+    struct answer_chunk chunk = {.text = a->resumed_text.data,
+                                 .text_bytes = a->resumed_text.n,
+                                 .tokens = r->output,
+                                 .ends = a->resumed_ends,
+                                 .n = r->resume.n};
+    answer_pass(a, &chunk, true);
+    bytes_free(&a->resumed_text);
+    free(a->resumed_ends);
+    a->resumed_ends = NULL;
+}
+
 static void event_submit(struct core *c, void *arg, int64_t now_us)
 {
     struct answer *first = arg;
@@ -196,6 +232,7 @@ static void event_submit(struct core *c, void *arg, int64_t now_us)
         // A request may end within submit(), which removes its answer from the list.
         for (struct answer *a = first, *next; n--; a = next) {
             next = a->next;
+            if (a->resumed_ends) answer_pass_resumed(a);
             submit(c, a->request, now_us);
         }
     }

@@ -37,6 +37,8 @@ struct answer_chunk {
 struct client_ops {
     void (*submitted)(struct client *client); // called for each message, before its requests start; may be NULL
     void (*chunk)(struct answer *a, const struct answer_chunk *chunk);
+    // Receives tokens that the client has already; NULL: the protocol need not know them.
+    void (*resumed)(struct answer *a, const struct answer_chunk *chunk);
     // The last call for a submitted answer, except `release`. answer_rest() returns the text that was held back.
     void (*done)(struct answer *a, const struct request *r, enum finish_reason reason, enum status status,
                  const char *message);
@@ -71,6 +73,9 @@ struct answer {
     double reserved;            // output tokens reserved from the limits of the API key
     int min_tokens;             // stop strings end the text only after this many tokens
     int n_tokens;               // tokens of the answer so far
+    int n_resumed;              // the client has this many tokens already; they are not sent
+    struct bytes resumed_text;  // text of the request's resumed tokens, until the request is submitted
+    size_t *resumed_ends;       // [request->resume.n] as answer_chunk.ends; owned; NULL: no tokens are resumed
     int stop;                   // index, in the request, of the stop string that ended the text; -1: none
     struct answer *prev, *next;
 };
@@ -98,6 +103,10 @@ void client_dropped(struct parsed_message *parsed, int64_t arrived_us);
 // Creates an answer with an empty request, which arrived at `arrived_us`. The caller links the answers of a message.
 struct answer *answer_create(struct parsed_message *parsed, int64_t arrived_us);
 void answers_free(struct answer *first); // frees answers that are not submitted, linked by `next`; NULL is allowed
+// Pushes tokens until a token completes a stop string. Returns true if one did. Fills in `chunk` and `ends` [n].
+// *joined_p is the text of the tokens, which the caller frees; NULL if n is 1.
+bool answer_push(struct answer *a, const int32_t *tokens, int n, struct answer_chunk *chunk, size_t *ends,
+                 char **joined_p);
 // Submits the checked requests of one message, linked by `next`, to the core's thread. `method` is for the log. If the
 // message was aborted meanwhile, the core's thread ends them without a token.
 void answers_submit(struct answer *first, const char *method);
