@@ -41,6 +41,11 @@ void core_passed(struct core *c, struct core_node *node, const struct pass_cost 
     if (node_pass_is_possible(node, pass)) ledger_pass_reported(&c->ledger, node, pass, now_us);
 }
 
+void core_other_rows(struct core_node *node, int rows)
+{
+    node->sched.other_rows = rows;
+}
+
 // Returns the request of a result, or NULL if the request is no longer on the node. A cancel, a timeout or a loss may
 // come before the result.
 static struct request *request_on(const struct core *c, const struct core_node *node, uint64_t number)
