@@ -3,9 +3,11 @@
 
 #include <limits.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "engine/router_list.h"
 #include "lib/base/clock.h"
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
@@ -20,7 +22,8 @@ typedef Forepack__Cluster__V1__RouterMessage router_message;
 enum { RETRY_MS = 2000, HEARTBEAT_DEFAULT_MS = 1000, HEARTBEAT_MAX_MS = 60000 };
 
 struct loading_report {
-    const struct node_router *router;
+    char address[ROUTER_ADDRESS_MAX];
+    struct node_router router; // its address is `address`
     struct node_identity identity;
     Forepack__Cluster__V1__Role role;
     int ranks;
@@ -133,7 +136,7 @@ static void *link_thread(void *arg)
     while (runs) {
         pthread_mutex_unlock(&r->mutex);
         struct rpc_channel *channel;
-        if (node_channel_open(r->router, &channel) == STATUS_OK) {
+        if (node_channel_open(&r->router, &channel) == STATUS_OK) {
             stream_run(r, channel);
             rpc_channel_close(channel);
         }
@@ -151,7 +154,9 @@ struct loading_report *loading_report_start(const struct node_router *router, co
 {
     struct loading_report *r = mem_alloc(sizeof *r);
     *r = (struct loading_report){
-        .router = router, .identity = *identity, .role = role, .ranks = ranks, .progress = progress};
+        .router = *router, .identity = *identity, .role = role, .ranks = ranks, .progress = progress};
+    snprintf(r->address, sizeof r->address, "%s", router->address);
+    r->router.address = r->address;
     gethostname(r->host, sizeof r->host - 1);
     pthread_mutex_init(&r->mutex, NULL);
     monotonic_cond_init(&r->changed);

@@ -31,12 +31,12 @@ struct mail mailbox_take(struct mailbox *box)
     return mail;
 }
 
-void mailbox_drop_messages(struct mailbox *box)
+void mailbox_drop_messages(struct mailbox *box, uint64_t stream)
 {
     int kept = 0;
     for (int i = 0; i < box->n; i++) {
         struct mail *mail = &box->mails[box->first + i];
-        if (mail->event.kind == NODE_MESSAGE) {
+        if (mail->event.kind == NODE_MESSAGE && mail->stream == stream) {
             node_event_free(&mail->event);
         } else {
             box->mails[box->first + kept++] = *mail;

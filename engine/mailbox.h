@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Queues events for a node's working thread, the oldest first. node.c calls these functions with its mutex held.
+// Queues events for a node's working thread, the oldest first. The links call these functions with the node's mutex
+// held.
 #pragma once
 
 #include "engine/node.h"
@@ -22,6 +23,6 @@ void mailbox_post(struct mailbox *box, const struct node_event *event, uint64_t 
 struct mail mailbox_take(struct mailbox *box);
 
 // Drops the messages of a stream that has ended, because the router has reassigned the work. Keeps the other events.
-void mailbox_drop_messages(struct mailbox *box);
+void mailbox_drop_messages(struct mailbox *box, uint64_t stream);
 
 void mailbox_fini(struct mailbox *box);

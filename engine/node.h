@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A node's link to the router, the same for speculators and worker groups. The link calls Cluster.Attach, sends Hello
-// and heartbeats, and passes the router's messages to the node. When the stream ends it attaches again, with
+// A node's links to its routers, the same for speculators and worker groups. Each link calls Cluster.Attach, sends
+// Hello and heartbeats, and passes its router's messages to the node. When the stream ends it attaches again, with
 // exponential backoff (200 ms to 5 s, with jitter), so nodes find a restarted router by themselves. The backoff is
 // reset only after a stream has lasted 10 s, so a node that is evicted each time it attaches comes back more and more
 // slowly. A node that the router refuses logs the reason each time and tries again after up to 30 s, because an
@@ -10,20 +10,25 @@
 // containers with the same host name and process id differ. It stays the same until the process ends. A second process
 // with the id of an attached node is refused.
 //
-// Before each attempt to attach, the link has the node checked (node_callbacks.check), so that a node that cannot
-// compute gets no requests.
+// Several routers: a router gets the results of its own requests, the load that it has caused, and the cost of every
+// pass. Numbers of requests are those of link_id.h. A link that ends drops its own work only. If two addresses lead to
+// one router, one link attaches. The addresses of a DNS name are looked up again every few seconds.
 //
-// Threads: the link has a reader thread and a heartbeat thread. They put events into a mailbox, from which the node's
-// one working thread takes them with node_next(). Any thread may call node_send(). SIGTERM, SIGINT and SIGUSR1 (which
-// mpirun forwards) request a drain, as do the router's Drain and a GPU in trouble. A drain request is also an event in
-// the mailbox, so the working thread waits only there. A second signal ends the process immediately with exit code 1,
-// unless it repeats the first (drain_signal_repeats()). After a drain request, the link does not attach again. After
-// SIGHUP, the link checks the files that it reads at each attempt to attach, and logs which files have changed or
-// cannot be used.
+// Before an attempt to attach, a node without an attached link is checked (node_callbacks.check), so that a node that
+// cannot compute gets no requests.
+//
+// Threads: each link has a reader thread, and all have a heartbeat thread. They put events into a mailbox, from which
+// the node's one working thread takes them with node_next(). Any thread may call node_send(). SIGTERM, SIGINT and
+// SIGUSR1 (which mpirun forwards) request a drain, as do the router's Drain and a GPU in trouble. A drain request is
+// also an event in the mailbox, so the working thread waits only there. A second signal ends the process immediately
+// with exit code 1, unless it repeats the first (drain_signal_repeats()). After a drain request, no link attaches
+// again. After SIGHUP, the node checks the files that it reads at each attempt to attach, and logs which files have
+// changed or cannot be used.
 #pragma once
 
 #include <stdint.h>
 
+#include "engine/link_id.h"
 #include "engine/node_vitals.h"
 #include "lib/base/status.h"
 #include "lib/net/rpc.h"
@@ -38,22 +43,24 @@ enum { NODE_MESSAGE_MEMORY_MAX = 256 << 20 };
 // Address of the router and files needed to connect. The files are read before each attempt to attach, so that they can
 // be replaced.
 struct node_router {
-    const char *address;    // HOST:PORT of the router's listener for nodes
-    struct rpc_tls tls;     // plain text if `ca` is NULL
-    const char *token_file; // file with the cluster token, or NULL
+    const char *address;     // routers' listeners for nodes, see router_list.h; one HOST:PORT for node_channel_open()
+    const char *server_name; // name in the router's certificate, for node_channel_open(); NULL: the host of `address`
+    struct rpc_tls tls;      // plain text if `ca` is NULL
+    const char *token_file;  // file with the cluster token, or NULL
 };
 
 enum node_event_kind {
     NODE_NOTHING,  // the wait timed out, or node_wake() was called
-    NODE_ATTACHED, // Welcome received; drop the work of earlier streams
+    NODE_ATTACHED, // Welcome received; drop the work of earlier streams of the link
     NODE_MESSAGE,  // score_bin, prefill_bin, advances, drafts or cancel
-    NODE_DETACHED, // the stream ended: drop all work, because the router has reassigned it
+    NODE_DETACHED, // the stream ended: drop the work of the link, because its router has reassigned it
     // a drain was requested and Draining was sent: finish the current work, then call node_stop() and exit
     NODE_DRAIN,
 };
 
 struct node_event {
     enum node_event_kind kind;
+    int link;                                      // NODE_ATTACHED, NODE_MESSAGE, NODE_DETACHED: index of the link
     Forepack__Cluster__V1__RouterMessage *message; // NODE_MESSAGE: owned by the event
 };
 
@@ -96,15 +103,16 @@ void node_next(struct node *node, int timeout_ms, struct node_event *event);
 void node_wake(struct node *node);
 void node_event_free(struct node_event *event);
 
-// Packs and queues a message. Drops the message if there is no stream, because the router has reassigned the work. Also
-// drops the message while node_next() has not yet returned the NODE_ATTACHED of the current stream, because the message
-// then belongs to an earlier stream.
+// Packs and queues a message: each router gets its part, see link_part_make(). Drops the part of a link without a
+// stream, because the router has reassigned the work. Also drops it while node_next() has not yet returned the
+// NODE_ATTACHED of the current stream, because the part then belongs to an earlier stream.
 void node_send(struct node *node, const Forepack__Cluster__V1__NodeMessage *message);
 
 struct node_load {
     uint32_t kv_blocks_free, running, waiting; // running, waiting: numbers of requests
     uint64_t preemptions;                      // number since the process started
     uint32_t held_prompts, held_kv_blocks;     // speculators only: prompts held for drafting, and their KV blocks
+    const struct link_load *links;             // [NODE_LINKS_MAX] requests by link; NULL: the node has one link
 };
 
 // Sets the load that the next heartbeats report. The load must include all requests of the messages that node_next()
@@ -114,5 +122,5 @@ void node_set_load(struct node *node, const struct node_load *load);
 // If a GPU in trouble started the drain, returns the cause as a sentence, else NULL. Valid until node_stop().
 const char *node_trouble(struct node *node);
 
-// Sends the queued messages, waits up to 10 s for the router to end the stream, and frees the node.
+// Sends the queued messages, waits up to 10 s for the routers to end the streams, and frees the node.
 void node_stop(struct node *node);

@@ -16,7 +16,8 @@ enum status node_channel_open(const struct node_router *router, struct rpc_chann
     char *token = NULL;
     if (router->token_file) TRY(secret_file_read(router->token_file, &token));
     struct rpc_channel *channel = NULL;
-    enum status status = rpc_channel_open_tls(router->address, router->tls.ca ? &router->tls : NULL, &channel);
+    enum status status =
+        rpc_channel_open_named(router->address, router->tls.ca ? &router->tls : NULL, router->server_name, &channel);
     if (status == STATUS_OK) status = rpc_channel_set_token(channel, token);
     if (token) explicit_bzero(token, strlen(token));
     free(token);

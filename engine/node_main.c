@@ -13,6 +13,7 @@
 #include "engine/loading_report.h"
 #include "engine/node_check.h"
 #include "engine/node_probe.h"
+#include "engine/router_list.h"
 #include "engine/start_costs.h"
 #include "engine/start_signals.h"
 #include "lib/base/clock.h"
@@ -153,7 +154,9 @@ static enum status check_options(const struct node_program *program)
                            sizeof((struct node_identity *)0)->node_id);
     TRY(check_stages(program));
     struct gpu_limits limits = {0};
+    struct router_list routers;
     TRY(gpu_limits_read(common, &limits));
+    TRY(router_list_parse(common->router, &routers));
     if (common->probe_listen) TRY(node_probe_check(common->probe_listen, common->insecure));
     if (common->cpus) TRY(cpu_limits_restrict(common->cpus));
     return program->check ? program->check() : STATUS_OK;
@@ -401,30 +404,44 @@ static int serve_router(struct group_of_node *group, const struct tokenizer *tok
     group_abort(group->comm, 1); // closing the model could hang on the GPU
 }
 
-// The loading of a rank's weights, which the leader reports to the router.
+// The loading of a rank's weights, which the leader reports to the routers.
 struct loading {
-    struct node_router router;
     struct node_identity identity;
     struct load_progress progress;
-    struct loading_report *report; // NULL on other ranks and after the end
-    int64_t us;                    // time that opening the model took
+    struct loading_report *reports[NODE_LINKS_MAX]; // one for each router; NULL on other ranks and after the end
+    int64_t us;                                     // time that opening the model took
 };
+
+// Starts a report for each router. Names are not looked up: their routers do not show the loading node.
+static void reports_start(struct loading *loading, const struct node_program *program, const struct comm *comm)
+{
+    struct router_list list;
+    if (router_list_parse(program->common->router, &list) != STATUS_OK) return; // was checked at the start
+    for (int i = 0; i < list.n; i++) {
+        if (list.entries[i].is_name) continue;
+        struct node_router router = node_router_of(program->common);
+        router.address = list.entries[i].address;
+        loading->reports[i] =
+            loading_report_start(&router, &loading->identity, program->role, comm->size, &loading->progress);
+    }
+}
 
 static void loading_begin(struct loading *loading, const struct node_program *program, const struct comm *comm)
 {
-    *loading = (struct loading){.router = node_router_of(program->common)};
+    *loading = (struct loading){0};
     if (comm->rank) return;
     node_identity_draw(program->role, program->common->node_id ?: "", &loading->identity);
     node_vitals_set_loading(vitals, &loading->progress);
-    loading->report =
-        loading_report_start(&loading->router, &loading->identity, program->role, comm->size, &loading->progress);
+    reports_start(loading, program, comm);
 }
 
 static void loading_end(struct loading *loading)
 {
     node_vitals_set_loading(vitals, NULL);
-    if (loading->report) loading_report_stop(loading->report);
-    loading->report = NULL;
+    for (int i = 0; i < NODE_LINKS_MAX; i++) {
+        if (loading->reports[i]) loading_report_stop(loading->reports[i]);
+        loading->reports[i] = NULL;
+    }
 }
 
 static int run_leader(const struct node_program *program, struct engine *engine, const struct tokenizer *tokenizer,

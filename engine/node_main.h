@@ -34,7 +34,7 @@ struct node_options {
     char *model;  // checkpoint directory
     char *shape;  // config.json to run with random weights, or NULL; `model` then provides only the tokenizer
     char *load;   // "auto", or "dummy": random weights of the model's shape
-    char *router; // HOST:PORT
+    char *router; // see router_list.h
     char *token_file, *tls_cert, *tls_key, *tls_ca; // see struct node_router
     char *node_id;                                  // name of the node; NULL: ROLE-HOST-SUFFIX
     char *backend, *dtype, *kv_dtype, *packed_cache;
@@ -113,8 +113,10 @@ struct node_options {
      .default_text = GPU_FATAL_XIDS_DEFAULT,                                                                           \
      .help = "errors of the driver after which a GPU is in trouble, separated by commas, or none"},                    \
     {.name = "-Cluster"},                                                                                              \
-    {.name = "router", .type = OPTION_STRING, .placeholder = "HOST:PORT", .value = &(o).router,                        \
-     .default_text = "127.0.0.1:50052", .help = "the router's address for nodes (its --node-listen)"},                 \
+    {.name = "router", .type = OPTION_STRING, .placeholder = "LIST", .value = &(o).router,                             \
+     .default_text = "127.0.0.1:50052",                                                                                \
+     .help = "addresses of the routers for nodes (their --node-listen), separated by commas: HOST:PORT, or "           \
+             "dns:NAME:PORT for all addresses of a name, which is looked up again; the node attaches to each router"}, \
     {.name = "cluster-token-file", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).token_file,             \
      .help = "file with the router's cluster token; read at each attempt to attach"},                                  \
     {.name = "node-tls-ca", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).tls_ca,                        \

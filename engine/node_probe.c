@@ -76,8 +76,12 @@ static void metrics_write(FILE *out, const struct node_probe *probe, const struc
              probe->role);
     metric_add(out, "build_info", "gauge", "Always 1.", version, 1);
     metric_add(out, "node_live", "gauge", "1 while the node makes progress, as in /live.", "", now->live);
-    metric_add(out, "node_ready", "gauge", "1 while the node is attached to the router, as in /ready.", "",
+    metric_add(out, "node_ready", "gauge", "1 while the node is attached to a router, as in /ready.", "",
                now->phase == NODE_PHASE_ATTACHED);
+    metric_add(out, "node_routers_attached", "gauge", "Routers to which the node is attached.", "",
+               now->routers_attached);
+    metric_add(out, "node_routers", "gauge", "Routers of --router, each once if several addresses lead to it.", "",
+               now->routers_known);
     metric_add(out, "node_draining", "gauge", "1 while the node drains.", "", now->phase == NODE_PHASE_DRAINING);
     metric_add(out, "node_loaded_ratio", "gauge", "Loaded share of the weights, 0 to 1.", "",
                now->loaded_percent / 100.0);

@@ -2,7 +2,7 @@
 // The probe port of a node, a small HTTP server:
 //
 //     GET /live     200 while the working thread makes progress, else 503
-//     GET /ready    200 while the node is attached to the router, else 503
+//     GET /ready    200 while the node is attached to a router, else 503
 //     GET /metrics  the node's own numbers as Prometheus text
 //
 // Bodies have one sentence. The port is plain text and shows no text of clients, only load.

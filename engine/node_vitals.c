@@ -81,6 +81,10 @@ static bool makes_progress(struct node_vitals *v, const struct node_picture *now
 
 // --- the sentence
 
+#define LOAD "%lld requests running, %lld waiting; %lld of %lld KV blocks free"
+#define LOAD_ARGS(now)                                                                                                 \
+    (long long)(now)->running, (long long)(now)->waiting, (long long)(now)->kv_blocks_free, (long long)(now)->kv_blocks
+
 static void sentence_send(const struct node_vitals *v, const struct node_picture *now)
 {
     char state[256] = "";
@@ -89,10 +93,12 @@ static void sentence_send(const struct node_vitals *v, const struct node_picture
         snprintf(state, sizeof state, "Loads the model: %d %%", now->loaded_percent);
     else if (now->phase == NODE_PHASE_DETACHED)
         snprintf(state, sizeof state, "Is not attached to the router %s", v->router);
+    else if (attached && now->routers_known > 1)
+        snprintf(state, sizeof state, "Attached to %d of %d routers %s: " LOAD, now->routers_attached,
+                 now->routers_known, v->router, LOAD_ARGS(now));
     else
-        snprintf(state, sizeof state, "%s %s: %lld requests running, %lld waiting; %lld of %lld KV blocks free",
-                 attached ? "Attached to the router" : "Drains from the router", v->router, (long long)now->running,
-                 (long long)now->waiting, (long long)now->kv_blocks_free, (long long)now->kv_blocks);
+        snprintf(state, sizeof state, "%s %s: " LOAD, attached ? "Attached to the router" : "Drains from the router",
+                 v->router, LOAD_ARGS(now));
     service_manager_set_status("%s%s%s", state, v->refused ? ". The last reload was refused: " : "",
                                v->refused ? v->refused : "");
 }
@@ -170,11 +176,13 @@ void node_vitals_set_engine(struct node_vitals *v, const struct engine *engine)
     pthread_mutex_unlock(&v->mutex);
 }
 
-void node_vitals_set_attached(struct node_vitals *v, bool attached)
+void node_vitals_set_routers(struct node_vitals *v, int attached, int known)
 {
     if (!v) return;
     pthread_mutex_lock(&v->mutex);
-    v->attached = attached;
+    v->attached = attached > 0;
+    v->load.routers_attached = attached;
+    v->load.routers_known = known;
     if (attached && !v->told_ready) {
         v->told_ready = true;
         service_manager_ready();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // How a node is doing, for the service manager (lib/base/service_manager.h) and the probe port (node_probe.h). Rank 0
-// of a group has one of these; its writers are the link to the router, the loader and the working thread.
+// of a group has one of these; its writers are the links to the routers, the loader and the working thread.
 //
 // A thread looks at the node each second, if anyone wants to know. The node is alive while its working thread has
 // nothing to do, or makes progress: it asks for its next event, or completes a stage of a pass.
@@ -18,7 +18,7 @@ enum { NODE_LIVE_LIMIT_S = 30 };
 
 enum node_phase {
     NODE_PHASE_LOADING,  // opens the group and the model
-    NODE_PHASE_DETACHED, // ready, but not attached to the router
+    NODE_PHASE_DETACHED, // ready, but not attached to a router
     NODE_PHASE_ATTACHED,
     NODE_PHASE_DRAINING,
 };
@@ -36,9 +36,10 @@ struct node_picture {
     int64_t kv_blocks_free;
     int64_t running, waiting; // requests
     uint64_t preemptions;
+    int routers_attached, routers_known;
 };
 
-// `router` is the router's address for the sentence, borrowed.
+// `router` has the routers' addresses for the sentence, borrowed.
 struct node_vitals *node_vitals_create(const char *router);
 // Starts the thread. The functions below work without it, but a node then stays alive.
 void node_vitals_watch(struct node_vitals *v);
@@ -49,8 +50,9 @@ void node_vitals_read(struct node_vitals *v, struct node_picture *picture);
 void node_vitals_set_loading(struct node_vitals *v, const struct load_progress *loading);
 void node_vitals_set_engine(struct node_vitals *v, const struct engine *engine);
 
-// Called by the link.
-void node_vitals_set_attached(struct node_vitals *v, bool attached);
+// Called by the links.
+// `attached` of the `known` routers are attached. The node is attached if one of them is.
+void node_vitals_set_routers(struct node_vitals *v, int attached, int known);
 void node_vitals_set_draining(struct node_vitals *v);
 void node_vitals_reload_begin(struct node_vitals *v);
 void node_vitals_reload_end(struct node_vitals *v, const char *refused); // NULL: nothing was refused

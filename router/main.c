@@ -308,6 +308,7 @@ static enum status front_open(struct front *front)
     front->share_prefix_cache = o.share_prefix_cache;
     model_names_set(front);
     front->heartbeat_ms = o.heartbeat_ms;
+    front->instance = hash_key_random().k0 | 1;
     front->tail_tokens = (int)o.tail_tokens;
     front->pinned_turn_tokens = (int)o.pinned_turn_tokens;
     prefill_defaults(&front->prefill);

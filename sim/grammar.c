@@ -89,7 +89,7 @@ struct grammar_compiler *grammar_compiler_create(const struct grammar_library *l
     return compiler;
 }
 
-void grammar_compiler_drop_all(struct grammar_compiler *compiler)
+static void drop_all(struct grammar_compiler *compiler)
 {
     for (int i = 0; i < compiler->n; i++)
         free(compiler->jobs[i].matcher);
@@ -99,7 +99,7 @@ void grammar_compiler_drop_all(struct grammar_compiler *compiler)
 void grammar_compiler_free(struct grammar_compiler *compiler)
 {
     if (!compiler) return;
-    grammar_compiler_drop_all(compiler);
+    drop_all(compiler);
     free(compiler->jobs);
     free(compiler);
 }

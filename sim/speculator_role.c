@@ -49,7 +49,7 @@ static void speculator_handle(void *service, const Forepack__Cluster__V1__Router
 
 static void speculator_drop_all(void *service)
 {
-    score_service_drop_all(service);
+    score_service_drop_link(service, 0);
 }
 
 static bool speculator_busy(const void *service)

@@ -69,7 +69,7 @@ static void worker_handle(void *object, const Forepack__Cluster__V1__RouterMessa
 
 static void worker_drop_all(void *object)
 {
-    service_drop_all(((struct worker *)object)->service);
+    service_drop_link(((struct worker *)object)->service, 0);
 }
 
 static bool worker_busy(const void *object)

@@ -114,6 +114,12 @@ void drafter_clear(struct drafter *d)
         held_free(d, d->held[--d->n]);
 }
 
+void drafter_drop_link(struct drafter *d, int link)
+{
+    for (int i = d->n - 1; i >= 0; i--)
+        if (link_id_link(d->held[i]->request) == link) held_free(d, held_remove(d, i));
+}
+
 int drafter_prompts(const struct drafter *d)
 {
     return d->n;

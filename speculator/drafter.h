@@ -48,6 +48,7 @@ bool drafter_advance(struct drafter *d, const struct score_advance *advance);
 bool drafter_release(struct drafter *d, uint64_t request); // false: the request is not held
 bool drafter_release_oldest(struct drafter *d);            // false: no prompt is held
 void drafter_clear(struct drafter *d);
+void drafter_drop_link(struct drafter *d, int link); // releases the prompts of a link
 
 bool drafter_busy(const struct drafter *d);   // true if a pass would add draft tokens
 int drafter_prompts(const struct drafter *d); // number of held prompts

@@ -49,7 +49,7 @@ static void handle_event(struct speculator *s, const struct node_event *event)
 {
     switch (event->kind) {
     case NODE_MESSAGE: score_service_handle(s->service, event->message); break;
-    case NODE_DETACHED: score_service_drop_all(s->service); break;
+    case NODE_DETACHED: score_service_drop_link(s->service, event->link); break;
     case NODE_DRAIN:
         s->draining = true;
         // a drain must not wait for held prompts: their answers continue without drafts
@@ -63,11 +63,14 @@ static void handle_event(struct speculator *s, const struct node_event *event)
 static void report_load(struct speculator *s)
 {
     struct scorer_load load = score_service_get_load(s->service);
+    struct link_load links[NODE_LINKS_MAX];
+    score_service_count_links(s->service, links);
     node_set_load(s->node, &(struct node_load){.kv_blocks_free = (uint32_t)load.kv_blocks_free,
                                                .running = (uint32_t)load.running,
                                                .waiting = (uint32_t)load.waiting,
                                                .held_prompts = (uint32_t)load.held_prompts,
-                                               .held_kv_blocks = (uint32_t)load.draft_blocks});
+                                               .held_kv_blocks = (uint32_t)load.draft_blocks,
+                                               .links = links});
 }
 
 // Handles all waiting events. Waits for one if there is no work.

@@ -103,6 +103,19 @@ void score_outbox_clear(struct score_outbox *outbox)
     *outbox = (struct score_outbox){0};
 }
 
+// `memory` stays an upper bound.
+void score_outbox_drop_link(struct score_outbox *outbox, int link)
+{
+    int n = 0;
+    for (int i = 0; i < outbox->n; i++) {
+        if (link_id_link(outbox->results[i]->request) == link)
+            forepack__cluster__v1__score_result__free_unpacked(outbox->results[i], NULL);
+        else
+            outbox->results[n++] = outbox->results[i];
+    }
+    outbox->n = n;
+}
+
 // --- drafts
 
 static int int_of(uint32_t number)
@@ -160,4 +173,16 @@ void draft_outbox_clear(struct draft_outbox *outbox)
         forepack__cluster__v1__draft__free_unpacked(outbox->drafts[i], NULL);
     free(outbox->drafts);
     *outbox = (struct draft_outbox){0};
+}
+
+void draft_outbox_drop_link(struct draft_outbox *outbox, int link)
+{
+    int n = 0;
+    for (int i = 0; i < outbox->n; i++) {
+        if (link_id_link(outbox->drafts[i]->request) == link)
+            forepack__cluster__v1__draft__free_unpacked(outbox->drafts[i], NULL);
+        else
+            outbox->drafts[n++] = outbox->drafts[i];
+    }
+    outbox->n = n;
 }

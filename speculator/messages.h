@@ -20,6 +20,7 @@ void score_outbox_add(struct score_outbox *outbox, const struct score_result *re
 // Fills a message with all results, which it borrows until score_outbox_clear().
 void score_outbox_message(const struct score_outbox *outbox, Forepack__Cluster__V1__ScoreResults *message);
 void score_outbox_clear(struct score_outbox *outbox);
+void score_outbox_drop_link(struct score_outbox *outbox, int link); // drops the results of a link
 
 // Converts a message. The result borrows the message's tokens.
 struct score_advance score_advance_from_message(const Forepack__Cluster__V1__Advance *message);
@@ -35,3 +36,4 @@ void draft_outbox_add_released(struct draft_outbox *outbox, uint64_t request);
 // Fills a message with all drafts, which it borrows until draft_outbox_clear().
 void draft_outbox_message(const struct draft_outbox *outbox, Forepack__Cluster__V1__Drafts *message);
 void draft_outbox_clear(struct draft_outbox *outbox);
+void draft_outbox_drop_link(struct draft_outbox *outbox, int link); // drops the drafts of a link

@@ -49,6 +49,11 @@ static bool prompt_is_request(const struct prompt *p, uint64_t request)
     return p->request == request;
 }
 
+static bool prompt_is_of_link(const struct prompt *p, uint64_t link)
+{
+    return link_id_link(p->request) == (int)link;
+}
+
 static bool prompt_is_any(const struct prompt *p, uint64_t request)
 {
     return true;
@@ -67,10 +72,10 @@ void scorer_cancel(struct scorer *s, uint64_t request)
     if (s->n < before) log_event(LOG_DEBUG, "score_cancelled", LOG_REQUEST(request));
 }
 
-void scorer_clear(struct scorer *s)
+void scorer_drop_link(struct scorer *s, int link)
 {
-    prompts_drop(s, prompt_is_any, 0);
-    drafter_clear(s->drafter);
+    prompts_drop(s, prompt_is_of_link, (uint64_t)link);
+    drafter_drop_link(s->drafter, link);
 }
 
 static int longest_sequence(const struct scorer *s)
@@ -433,6 +438,19 @@ struct scorer_load scorer_get_load(const struct scorer *s)
                                 drafter_prompts(s->drafter), drafter_blocks(s->drafter)};
 }
 
+void scorer_count_links(const struct scorer *s, struct link_load *links)
+{
+    for (int i = 0; i < NODE_LINKS_MAX; i++)
+        links[i] = (struct link_load){0};
+    for (int i = 0; i < s->n; i++) {
+        struct link_load *load = &links[link_id_link(s->prompts[i]->request) % NODE_LINKS_MAX];
+        if (i < s->n_running)
+            load->running++;
+        else
+            load->waiting++;
+    }
+}
+
 struct scorer *scorer_create(const struct scorer_model *model, scorer_result_fn on_result, void *context)
 {
     INVARIANT(model->token_budget >= 1 && model->max_seqs >= 1 && model->kv_blocks >= 1,
@@ -456,7 +474,7 @@ struct scorer *scorer_create(const struct scorer_model *model, scorer_result_fn 
 void scorer_free(struct scorer *s)
 {
     if (!s) return;
-    scorer_clear(s);
+    prompts_drop(s, prompt_is_any, 0);
     drafter_free(s->drafter);
     block_manager_free(s->blocks);
     batch_builder_fini(&s->builder);

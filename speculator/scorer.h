@@ -27,6 +27,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/link_id.h"
 #include "engine/model/model.h"
 #include "lib/base/status.h"
 #include "lib/text/generation.h"
@@ -134,7 +135,7 @@ bool scorer_drafts(const struct scorer *s); // true if there are drafts to compu
 // Drops the request without a result and releases its KV blocks. A held prompt is released, too. Ignores unknown
 // requests.
 void scorer_cancel(struct scorer *s, uint64_t request);
-void scorer_clear(struct scorer *s); // drops all requests
+void scorer_drop_link(struct scorer *s, int link); // drops the requests of a link, see engine/link_id.h
 
 // Runs one scoring pass if there are prompts to score, else one drafting pass. Runs no pass if there is no work. After
 // a failure the model and the scorer are unusable.
@@ -155,3 +156,5 @@ struct scorer_load {
     int draft_blocks; // KV blocks of the held prompts
 };
 struct scorer_load scorer_get_load(const struct scorer *s);
+// Counts the prompts of each link: `links` has NODE_LINKS_MAX entries.
+void scorer_count_links(const struct scorer *s, struct link_load *links);

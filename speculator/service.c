@@ -98,11 +98,11 @@ void score_service_handle(struct score_service *service, const Forepack__Cluster
     }
 }
 
-void score_service_drop_all(struct score_service *service)
+void score_service_drop_link(struct score_service *service, int link)
 {
-    scorer_clear(service->scorer);
-    score_outbox_clear(&service->outbox);
-    draft_outbox_clear(&service->drafts);
+    scorer_drop_link(service->scorer, link);
+    score_outbox_drop_link(&service->outbox, link);
+    draft_outbox_drop_link(&service->drafts, link);
 }
 
 void score_service_stop_drafts(struct score_service *service)
@@ -131,6 +131,13 @@ struct scorer_load score_service_get_load(const struct score_service *service)
     struct scorer_load load = scorer_get_load(service->scorer);
     load.waiting += (int)service->outbox.n;
     return load;
+}
+
+void score_service_count_links(const struct score_service *service, struct link_load *links)
+{
+    scorer_count_links(service->scorer, links);
+    for (int i = 0; i < service->outbox.n; i++)
+        links[link_id_link(service->outbox.results[i]->request) % NODE_LINKS_MAX].waiting++;
 }
 
 struct score_service *score_service_create(const struct scorer_model *model, score_service_send_fn *send, void *arg)

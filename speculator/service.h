@@ -18,7 +18,8 @@ void score_service_free(struct score_service *service);
 
 // Handles a score_bin, advances or cancel message. If a prompt is refused, the next step sends the refusal.
 void score_service_handle(struct score_service *service, const Forepack__Cluster__V1__RouterMessage *message);
-void score_service_drop_all(struct score_service *service); // called after the stream has ended
+// Drops the prompts and results of a link. Called after the link's stream has ended.
+void score_service_drop_link(struct score_service *service, int link);
 
 void score_service_stop_drafts(struct score_service *service); // prompts still being scored will not be held
 
@@ -26,3 +27,5 @@ bool score_service_busy(const struct score_service *service);  // true if a step
 enum status score_service_step(struct score_service *service); // after a failure the speculator is lost
 // `waiting` includes refusals not sent yet
 struct scorer_load score_service_get_load(const struct score_service *service);
+void score_service_count_links(const struct score_service *service,
+                               struct link_load *links); // see scorer_count_links()

@@ -123,7 +123,7 @@ static void start(void)
 
 static void stop(void)
 {
-    scorer_clear(scorer);
+    scorer_drop_link(scorer, 0);
     ck_assert_int_eq(scorer_get_load(scorer).kv_blocks_free, BLOCKS);
     ck_assert_int_eq(scorer_get_load(scorer).draft_blocks, 0);
     ck_assert_int_eq(scorer_get_load(scorer).held_prompts, 0);

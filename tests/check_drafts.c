@@ -508,7 +508,7 @@ START_TEST(refused_entries_are_not_in_the_prefix_cache)
     load = scheduler_get_load(w->scheduler);
     ck_assert_int_eq(load.reused_rows, 16);
     if (w->exact) check_token(&w->alone[1].tokens[0], &w->now[1].tokens[0]);
-    scheduler_clear(w->scheduler);
+    scheduler_drop_link(w->scheduler, 0);
     finish(w);
     world_close(w);
 }
@@ -565,7 +565,7 @@ START_TEST(prompts_that_cannot_start_leave_their_rows_to_drafts)
     give_draft(w, 0, 8);
     step(w);
     ck_assert_int_eq(scheduler_get_load(w->scheduler).drafted, 8);
-    scheduler_clear(w->scheduler);
+    scheduler_drop_link(w->scheduler, 0);
     finish(w);
     world_close(w);
 }
@@ -596,7 +596,7 @@ START_TEST(the_time_of_decodes_is_measured_without_drafts)
     ck_assert_int_gt(s->drafted, 0);
     ck_assert(s->pace.decode_us > 0);
     ck_assert_int_gt(s->prompt_rows, 10); // rows of the second prompt are included
-    scheduler_clear(s);
+    scheduler_drop_link(s, 0);
     finish(w);
     world_close(w);
 }

@@ -69,14 +69,14 @@ START_TEST(a_long_start_is_extended_until_the_node_is_attached)
     node_vitals_read(vitals, &picture);
     ck_assert_int_eq(picture.phase, NODE_PHASE_LOADING);
     ck_assert(picture.live);
-    node_vitals_set_attached(vitals, true);
+    node_vitals_set_routers(vitals, 1, 1);
     next("READY=1");
 }
 END_TEST
 
 START_TEST(a_refused_reload_is_shown_until_one_succeeds)
 {
-    node_vitals_set_attached(vitals, true);
+    node_vitals_set_routers(vitals, 1, 1);
     next("READY=1");
     node_vitals_reload_begin(vitals);
     next("RELOADING=1");

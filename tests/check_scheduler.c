@@ -227,7 +227,7 @@ START_TEST(cancel_in_every_state_affects_no_other_request)
             world_add(w, &w->requests[i].ask);
         for (int i = 0; i < 5; i++)
             world_step(w);
-        if (round == 0) scheduler_clear(w->scheduler);
+        if (round == 0) scheduler_drop_link(w->scheduler, 0);
         if (round == 0) ck_assert_int_eq(scheduler_get_load(w->scheduler).kv_blocks_free, 60);
         memset(w->now, 0, sizeof w->now);
     }
@@ -301,7 +301,7 @@ START_TEST(reused_prefixes_change_nothing)
             world_run(w);
             for (int i = 0; i < REQUESTS; i++)
                 if (!w->cancelled[i]) world_check_same(w, i, reported[i], "reused prefixes");
-            if (world_random(2)) scheduler_clear(w->scheduler); // keeps cached blocks
+            if (world_random(2)) scheduler_drop_link(w->scheduler, 0); // keeps cached blocks
         }
         reused += scheduler_get_load(w->scheduler).reused_rows;
         preemptions += scheduler_get_load(w->scheduler).preemptions;

@@ -418,10 +418,38 @@ START_TEST(cancel_and_clear_free_blocks_immediately)
     ck_assert_int_eq(load.kv_blocks_free, MAX_BLOCKS - 3 * 7);
     ck_assert_int_eq(scorer_step(s), STATUS_OK);
     ck_assert_int_eq(scorer_get_load(s).running, 4);
-    scorer_clear(s);
+    scorer_drop_link(s, 0);
     load = scorer_get_load(s);
     ck_assert_int_eq(load.running + load.waiting, 0);
     ck_assert_int_eq(load.kv_blocks_free, MAX_BLOCKS);
+    scorer_free(s);
+    free(f);
+}
+END_TEST
+
+START_TEST(a_link_that_ends_drops_its_own_prompts)
+{
+    struct fake *f = fake_open(8, 4, MAX_BLOCKS);
+    struct scorer_model model = fake_model(f);
+    static struct expected items[6];
+    struct scorer *s = scorer_create(&model, take_result, items);
+    for (int i = 0; i < 6; i++) {
+        items[i] = (struct expected){.n = 100, .look_ahead = 8, .window = 13};
+        struct score_item item = make_item(&items[i], (uint64_t)i);
+        item.request = link_id_make(i & 1, (uint64_t)i);
+        scorer_add(s, &item);
+    }
+    struct link_load links[NODE_LINKS_MAX];
+    ck_assert_int_eq(scorer_step(s), STATUS_OK);
+    scorer_count_links(s, links);
+    ck_assert_uint_eq(links[0].running, 2);
+    ck_assert_uint_eq(links[1].running, 2);
+    ck_assert_uint_eq(links[1].waiting, 1);
+    scorer_drop_link(s, 1);
+    scorer_count_links(s, links);
+    ck_assert_uint_eq(links[1].running + links[1].waiting, 0);
+    ck_assert_uint_eq(links[0].running + links[0].waiting, 3);
+    ck_assert_int_eq(scorer_get_load(s).kv_blocks_free, MAX_BLOCKS - 2 * 7);
     scorer_free(s);
     free(f);
 }
@@ -454,5 +482,6 @@ SUITE("scorer_schedule")
     TEST(passes_fill_up_across_prompts);
     TEST(bad_items_answer_with_a_sentence);
     TEST(cancel_and_clear_free_blocks_immediately);
+    TEST(a_link_that_ends_drops_its_own_prompts);
     TEST(a_failed_pass_is_reported_and_nothing_leaks);
 }

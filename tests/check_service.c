@@ -34,8 +34,8 @@ struct world {
 
 static void take_result(struct world *w, const result_message *r)
 {
-    ck_assert_uint_lt(r->request, IDS);
-    struct seen *s = &w->seen[r->request];
+    ck_assert_uint_lt(link_id_number(r->request), IDS);
+    struct seen *s = &w->seen[link_id_number(r->request)];
     ck_assert_int_eq(s->finish, FOREPACK__CLUSTER__V1__FINISH__FINISH_NONE);
     for (size_t i = 0; i < r->n_token_ids; i++) {
         ck_assert_int_lt(s->n, TOKENS);
@@ -308,7 +308,7 @@ START_TEST(invalid_sequences_are_answered_and_affect_no_other)
     damage(twice[1], INVALID - 1);
     send_bin(w, twice, 2);
     ck_assert_ptr_nonnull(strstr(w->seen[0].error, invalid[INVALID - 1].sentence));
-    service_drop_all(w->service);
+    service_drop_link(w->service, 0);
     close_world(w);
 }
 END_TEST
@@ -325,9 +325,41 @@ START_TEST(cancelled_and_dropped_sequences_have_no_more_results)
     ck_assert_int_eq(service_step(w->service), STATUS_OK);
     ck_assert_int_eq(w->seen[2].n, before);
     ck_assert_int_eq(w->seen[1].n, before + 1);
-    service_drop_all(w->service);
+    service_drop_link(w->service, 0);
     ck_assert(!service_busy(w->service));
     run_dry(w);
+    close_world(w);
+}
+END_TEST
+
+START_TEST(a_link_that_ends_drops_its_own_sequences)
+{
+    struct world *w = open_world();
+    sequence_message *alone = make_sequence(1, 20, 8);
+    send_bin(w, &alone, 1);
+    run_dry(w);
+    struct seen expected = w->seen[1];
+    memset(w->seen, 0, sizeof w->seen);
+    struct link_load links[NODE_LINKS_MAX];
+    sequence_message *bin[] = {make_sequence(2, 20, 50), make_sequence(1, 20, 8), make_sequence(3, 20, 50)};
+    bin[0]->request = link_id_make(1, 2);
+    bin[2]->request = link_id_make(1, 3);
+    send_bin(w, bin, 3);
+    scheduler_count_links(service_scheduler(w->service), links);
+    ck_assert_uint_eq(links[0].waiting, 1);
+    ck_assert_uint_eq(links[1].waiting, 2);
+    ck_assert_int_eq(service_step(w->service), STATUS_OK);
+    scheduler_count_links(service_scheduler(w->service), links);
+    ck_assert_uint_eq(links[0].running, 1);
+    ck_assert_uint_eq(links[1].running + links[1].waiting, 2);
+    service_drop_link(w->service, 1);
+    scheduler_count_links(service_scheduler(w->service), links);
+    ck_assert_uint_eq(links[1].running + links[1].waiting, 0);
+    int before = w->seen[2].n;
+    run_dry(w);
+    ck_assert_int_eq(w->seen[2].n, before);
+    ck_assert_int_eq(w->seen[1].n, 8);
+    ck_assert_mem_eq(w->seen[1].tokens, expected.tokens, sizeof expected.tokens);
     close_world(w);
 }
 END_TEST
@@ -339,4 +371,5 @@ SUITE("service")
     TEST(a_replay_continues_where_it_stopped);
     TEST(invalid_sequences_are_answered_and_affect_no_other);
     TEST(cancelled_and_dropped_sequences_have_no_more_results);
+    TEST(a_link_that_ends_drops_its_own_sequences);
 }

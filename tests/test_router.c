@@ -31,9 +31,15 @@ static void hello_answer(struct test_router *router, struct rpc_call *call)
         router->nonsense = false;
         return;
     }
-    if (router->refuse) {
+    const Forepack__Cluster__V1__Hello *hello = router->hello->hello;
+    bool duplicate = false;
+    for (size_t i = 0; i < hello->n_attached; i++)
+        duplicate |= hello->attached[i] == router->instance;
+    router->duplicates += duplicate;
+    if (router->refuse || duplicate) {
         Forepack__Cluster__V1__Refused refused = FOREPACK__CLUSTER__V1__REFUSED__INIT;
-        refused.reason = (char *)router->refuse;
+        refused.reason = duplicate ? "" : (char *)router->refuse;
+        refused.duplicate = duplicate;
         message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_REFUSED;
         message.refused = &refused;
         message_send(call, &message);
@@ -42,6 +48,7 @@ static void hello_answer(struct test_router *router, struct rpc_call *call)
     }
     Forepack__Cluster__V1__Welcome welcome = FOREPACK__CLUSTER__V1__WELCOME__INIT;
     welcome.heartbeat_ms = 20;
+    welcome.instance = router->instance;
     message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_WELCOME;
     message.welcome = &welcome;
     message_send(call, &message);
@@ -72,6 +79,7 @@ static void message_handle(struct test_router *router, struct rpc_call *call, no
         break;
     case FOREPACK__CLUSTER__V1__NODE_MESSAGE__KIND_SCORED:
         router->results += (int)message->scored->n_results;
+        router->passes += message->scored->pass_us > 0;
         router->scored = mem_resize(router->scored, (size_t)router->n_scored + 1, sizeof *router->scored);
         router->scored[router->n_scored++] = message;
         *message_p = NULL;

@@ -16,9 +16,11 @@ struct test_router {
     int port;
     pthread_mutex_t mutex; // guards the fields below
     pthread_cond_t changed;
-    struct rpc_call *call; // the last stream that sent Hello; a reference
-    const char *refuse;    // refuses nodes with this reason; NULL: welcomes them
-    bool nonsense;         // answers the next Hello with bytes that are not a message
+    struct rpc_call *call;  // the last stream that sent Hello; a reference
+    const char *refuse;     // refuses nodes with this reason; NULL: welcomes them
+    uint64_t instance;      // sent in Welcome; a Hello that names it is refused as a duplicate
+    bool nonsense;          // answers the next Hello with bytes that are not a message
+    int duplicates, passes; // refused duplicates; messages with the cost of a pass
     int hellos, heartbeats, results, drainings, half_closes, closes; // received so far; `results` counts prompts
     Forepack__Cluster__V1__NodeMessage *hello;                       // the last Hello
     Forepack__Cluster__V1__NodeMessage **scored;                     // [n_scored] messages with results

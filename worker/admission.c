@@ -43,6 +43,7 @@ void admission_remove_running(struct scheduler *s, int index)
 void admission_free_sequence(struct scheduler *s, struct sequence *q)
 {
     sequence_release_blocks(s, q);
+    s->n_of_link[link_id_link(q->id) % NODE_LINKS_MAX]--;
     sequence_free(q);
 }
 

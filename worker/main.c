@@ -70,8 +70,13 @@ static void wake_node(void *node)
 static void report_load(struct node *node, const struct service *service)
 {
     struct scheduler_load load = service_get_load(service);
-    node_set_load(node, &(struct node_load){(uint32_t)load.kv_blocks_free, (uint32_t)load.running,
-                                            (uint32_t)load.waiting, load.preemptions, 0, 0});
+    struct link_load links[NODE_LINKS_MAX];
+    scheduler_count_links(service_scheduler(service), links);
+    node_set_load(node, &(struct node_load){.kv_blocks_free = (uint32_t)load.kv_blocks_free,
+                                            .running = (uint32_t)load.running,
+                                            .waiting = (uint32_t)load.waiting,
+                                            .preemptions = load.preemptions,
+                                            .links = links});
 }
 
 // Handles events one at a time, runs a step when there is no event, and sleeps when there is no work either.
@@ -85,8 +90,8 @@ static enum node_end serve_events(struct service *service, struct node *node)
         switch (kind) {
         case NODE_NOTHING: break;
         case NODE_MESSAGE: service_handle(service, event.message); break;
-        case NODE_ATTACHED: // fall through: the remaining sequences belong to an earlier stream
-        case NODE_DETACHED: service_drop_all(service); break;
+        case NODE_ATTACHED: // fall through: the remaining sequences of the link belong to an earlier stream
+        case NODE_DETACHED: service_drop_link(service, event.link); break;
         case NODE_DRAIN: draining = true; break;
         }
         node_event_free(&event);

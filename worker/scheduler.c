@@ -102,6 +102,7 @@ enum status scheduler_add(struct scheduler *s, const struct sequence_request *re
     if (sequence_set_draft(q, 0, request->draft, request->n_draft, s->config) != STATUS_OK)
         log_event(LOG_WARN, "draft_refused", LOG_REQUEST(q->id), LOG_REASON);
     sequence_queue_push_back(q->sampling.grammar.kind == GRAMMAR_NONE ? &s->queue : &s->held, q);
+    s->n_of_link[link_id_link(q->id) % NODE_LINKS_MAX]++;
     return STATUS_OK;
 }
 
@@ -149,21 +150,35 @@ bool scheduler_cancel(struct scheduler *s, uint64_t id)
     return true;
 }
 
-static void clear_queue(struct scheduler *s, struct sequence_queue *queue)
+static void queue_drop_link(struct scheduler *s, struct sequence_queue *queue, int link)
 {
-    while (queue->head) {
-        struct sequence *q = queue->head;
+    for (struct sequence *q = queue->head, *next; q; q = next) {
+        next = q->next;
+        if (link_id_link(q->id) != link) continue;
         sequence_queue_remove(queue, q);
         admission_free_sequence(s, q);
     }
 }
 
-void scheduler_clear(struct scheduler *s)
+void scheduler_drop_link(struct scheduler *s, int link)
 {
-    while (s->n_running)
-        admission_free_sequence(s, s->running[--s->n_running]);
-    clear_queue(s, &s->queue);
-    clear_queue(s, &s->held);
+    for (int i = s->n_running - 1; i >= 0; i--) {
+        struct sequence *q = s->running[i];
+        if (link_id_link(q->id) != link) continue;
+        admission_remove_running(s, i);
+        admission_free_sequence(s, q);
+    }
+    queue_drop_link(s, &s->queue, link);
+    queue_drop_link(s, &s->held, link);
+}
+
+bool scheduler_find_held(const struct scheduler *s, int link, uint64_t *id_p)
+{
+    const struct sequence *q = s->held.head;
+    while (q && link_id_link(q->id) != link)
+        q = q->next;
+    if (q) *id_p = q->id;
+    return q;
 }
 
 bool scheduler_busy(const struct scheduler *s)
@@ -182,6 +197,17 @@ struct scheduler_load scheduler_get_load(const struct scheduler *s)
                                    s->most_running,  s->preemptions,         s->prompt_rows,
                                    s->reused_rows,   s->host_sampled,        s->drafted,
                                    s->draft_accepted};
+}
+
+void scheduler_count_links(const struct scheduler *s, struct link_load *links)
+{
+    for (int i = 0; i < NODE_LINKS_MAX; i++)
+        links[i] = (struct link_load){0, s->n_of_link[i]};
+    for (int i = 0; i < s->n_running; i++) {
+        struct link_load *load = &links[link_id_link(s->running[i]->id) % NODE_LINKS_MAX];
+        load->running++;
+        load->waiting--;
+    }
 }
 
 // ---- the scheduler ----
@@ -247,9 +273,21 @@ enum status scheduler_create(struct engine *engine, const struct scheduler_limit
     return STATUS_OK;
 }
 
+static void clear_queue(struct scheduler *s, struct sequence_queue *queue)
+{
+    while (queue->head) {
+        struct sequence *q = queue->head;
+        sequence_queue_remove(queue, q);
+        admission_free_sequence(s, q);
+    }
+}
+
 void scheduler_free(struct scheduler *s)
 {
-    scheduler_clear(s);
+    while (s->n_running)
+        admission_free_sequence(s, s->running[--s->n_running]);
+    clear_queue(s, &s->queue);
+    clear_queue(s, &s->held);
     block_manager_free(s->blocks);
     for (int i = 0; i < s->n_samplers; i++)
         sampler_free(s->samplers[i]);

@@ -54,6 +54,7 @@
 #pragma once
 
 #include "engine/engine.h"
+#include "engine/link_id.h"
 #include "worker/sequence.h"
 
 struct scheduler;
@@ -124,9 +125,12 @@ void scheduler_set_matcher(struct scheduler *s, uint64_t id, struct grammar_matc
 enum status scheduler_set_draft(struct scheduler *s, uint64_t id, int from, const int32_t *tokens, int n);
 
 // Drops the sequence in any state and frees its blocks immediately. Reports nothing more for the sequence. Returns
-// false if the scheduler has no such sequence. Do not call scheduler_cancel() or scheduler_clear() from the callback.
+// false if the scheduler has no such sequence. Do not call scheduler_cancel() or scheduler_drop_link() from the
+// callback.
 bool scheduler_cancel(struct scheduler *s, uint64_t id);
-void scheduler_clear(struct scheduler *s); // drops all sequences
+void scheduler_drop_link(struct scheduler *s, int link); // drops the sequences of a link, see engine/link_id.h
+// Finds a sequence of the link that waits for its matcher. Returns false if there is none.
+bool scheduler_find_held(const struct scheduler *s, int link, uint64_t *id_p);
 
 bool scheduler_busy(const struct scheduler *s);  // true if there are sequences to compute
 bool scheduler_holds(const struct scheduler *s); // true if sequences wait for their matchers
@@ -146,3 +150,5 @@ struct scheduler_load {
     uint64_t drafted, draft_accepted; // draft rows computed; draft rows whose token was accepted
 };
 struct scheduler_load scheduler_get_load(const struct scheduler *s);
+// Counts the sequences of each link: `links` has NODE_LINKS_MAX entries.
+void scheduler_count_links(const struct scheduler *s, struct link_load *links);

@@ -28,7 +28,8 @@ struct scheduler {
     struct sequence_queue held; // sequences that wait for their matchers
     struct sequence **running;  // [max_seqs] in the order of their starts
     int n_running, most_running;
-    bool is_background; // the current pass is for background sequences
+    uint32_t n_of_link[NODE_LINKS_MAX]; // number of sequences of each link, in any state
+    bool is_background;                 // the current pass is for background sequences
     uint64_t preemptions, prompt_rows, reused_rows, host_sampled, n_passes, drafted, draft_accepted;
     struct pace pace;
     struct draft_pace draft_pace;

@@ -309,10 +309,12 @@ void service_set_grammars(struct service *service, const struct grammar_library 
     service->compiler = grammars ? grammar_compiler_create(grammars, wake, service->arg) : NULL;
 }
 
-void service_drop_all(struct service *service)
+void service_drop_link(struct service *service, int link)
 {
-    if (service->compiler) grammar_compiler_drop_all(service->compiler);
-    scheduler_clear(service->scheduler);
+    uint64_t held;
+    while (scheduler_find_held(service->scheduler, link, &held))
+        cancel(service, held); // also drops the job of its grammar
+    scheduler_drop_link(service->scheduler, link);
 }
 
 bool service_busy(const struct service *service)

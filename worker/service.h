@@ -27,7 +27,8 @@ void service_set_grammars(struct service *service, const struct grammar_library 
 
 // Handles a prefill_bin, drafts or cancel message; ignores others.
 void service_handle(struct service *service, const Forepack__Cluster__V1__RouterMessage *message);
-void service_drop_all(struct service *service); // call after the stream has ended: the router reassigns all sequences
+// Drops the sequences of a link. Call it after the link's stream has ended: its router reassigns them.
+void service_drop_link(struct service *service, int link);
 
 bool service_busy(const struct service *service); // true if there are sequences
 // Returns true if service_step() has work. If not, the caller may wait for the next message or `wake`.

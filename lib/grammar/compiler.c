@@ -215,16 +215,6 @@ void grammar_compiler_drop(struct grammar_compiler *c, uint64_t id)
     pthread_mutex_unlock(&c->mutex);
 }
 
-void grammar_compiler_drop_all(struct grammar_compiler *c)
-{
-    pthread_mutex_lock(&c->mutex);
-    list_clear(&c->waiting);
-    list_clear(&c->done);
-    for (struct job *job = c->compiling.head; job; job = job->next)
-        job->dropped = true;
-    pthread_mutex_unlock(&c->mutex);
-}
-
 bool grammar_compiler_take(struct grammar_compiler *c, struct grammar_compiled *result)
 {
     pthread_mutex_lock(&c->mutex);

@@ -26,7 +26,6 @@ void grammar_compiler_add(struct grammar_compiler *compiler, uint64_t id, const 
                           const int32_t *tokens, int n);
 // Drops the job, if there is one. Nothing is returned for it.
 void grammar_compiler_drop(struct grammar_compiler *compiler, uint64_t id);
-void grammar_compiler_drop_all(struct grammar_compiler *compiler);
 
 struct grammar_compiled {
     uint64_t id;

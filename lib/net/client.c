@@ -257,12 +257,19 @@ enum status rpc_channel_open(const char *target, struct rpc_channel **channel_p)
 
 enum status rpc_channel_open_tls(const char *target, const struct rpc_tls *tls, struct rpc_channel **channel_p)
 {
+    return rpc_channel_open_named(target, tls, NULL, channel_p);
+}
+
+enum status rpc_channel_open_named(const char *target, const struct rpc_tls *tls, const char *server_name,
+                                   struct rpc_channel **channel_p)
+{
     grpc_channel_credentials *credentials = NULL;
     TRY(target_check(target ? target : ""));
     if (tls)
         TRY(net_tls_client_credentials(tls, &credentials));
     else
         credentials = grpc_insecure_credentials_create();
+    const bool named = tls && server_name && *server_name;
     grpc_arg args[] = {
         net_arg("grpc.enable_http_proxy", 0), // http_proxy in the environment would capture even loopback
         net_arg("grpc.max_receive_message_length", (int)NET_MESSAGE_BYTES),
@@ -271,11 +278,15 @@ enum status rpc_channel_open_tls(const char *target, const struct rpc_tls *tls, 
         net_arg("grpc.min_reconnect_backoff_ms", 10000), // the time one attempt to connect may take
         net_arg("grpc.max_reconnect_backoff_ms", 1000),
         NET_KEEPALIVE_ARGS,
+        {.type = GRPC_ARG_STRING,
+         .key = (char *)GRPC_SSL_TARGET_NAME_OVERRIDE_ARG,
+         .value.string = (char *)(named ? server_name : "")},
     };
+    const size_t n_args = sizeof args / sizeof args[0] - !named; // the last one is the name
     struct rpc_channel *channel = mem_alloc(sizeof *channel);
     net_object_opened();
     channel->target = mem_string(target);
-    channel->core = grpc_channel_create(target, credentials, &(grpc_channel_args){sizeof args / sizeof args[0], args});
+    channel->core = grpc_channel_create(target, credentials, &(grpc_channel_args){n_args, args});
     grpc_channel_credentials_release(credentials);
     net_queue_open(&channel->queue);
     pthread_mutex_init(&channel->mutex, NULL);

@@ -147,6 +147,9 @@ enum status rpc_channel_open(const char *target, struct rpc_channel **channel_p)
 // Opens a channel with TLS; `tls` NULL: plain text. Reads the files now. The server's certificate must name the host of
 // `target`.
 enum status rpc_channel_open_tls(const char *target, const struct rpc_tls *tls, struct rpc_channel **channel_p);
+// Same, but the certificate must have the name `server_name`; NULL or "": the host of `target`.
+enum status rpc_channel_open_named(const char *target, const struct rpc_tls *tls, const char *server_name,
+                                   struct rpc_channel **channel_p);
 // Sends "authorization: Bearer TOKEN" (copied) with later calls; NULL: none. Returns INVALID unless the token is
 // printable ASCII without spaces. Any thread may call.
 enum status rpc_channel_set_token(struct rpc_channel *channel, const char *token);

@@ -250,6 +250,9 @@ void core_step(struct core *c, struct core_node *node, const struct sequence_res
 // Tells the core how many draft tokens per request a worker group would verify now. While the length is 0, speculators
 // are not sent the new tokens of the group's requests (struct draft_advance).
 void core_draft_length(struct core_node *node, int length);
+// Sets how many decode rows and draft rows of other routers' sequences the node's latest pass had. Call it before
+// core_passed().
+void core_other_rows(struct core_node *node, int rows);
 // Passes a speculator's drafts on to the worker groups. Drops invalid drafts, and every draft of a request after the
 // 16th since the request's last advance. The log reports dropped drafts at a limited rate.
 void core_drafts(struct core *c, struct core_node *node, const struct node_draft *drafts, int n, int64_t now_us);

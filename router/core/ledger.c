@@ -301,7 +301,7 @@ void ledger_left_node(struct ledger *ledger, struct request *r)
 static void learn_share(struct sched_node *node, const struct pass_cost *pass, int64_t now_us)
 {
     const struct node_account *account = &node->account;
-    double decodes = node_time_pass_decodes(node);
+    double decodes = node_time_pass_decodes(node) + node->other_rows;
     if (node->role != NODE_WORKER || decodes <= 0 || !account->requests_in_bins) return;
     if (!cost_knows(&node->cost, 1, now_us)) return;
     double entries = (double)account->context_blocks * node->limits.block_tokens / account->requests.count;

@@ -46,6 +46,11 @@ void core_pass_latency(struct core_node *node, int64_t latency_us)
     histogram_add(&node->measures->latency, latency_us);
 }
 
+void core_other_rows(struct core_node *node, int rows)
+{
+    node->sched.other_rows = rows;
+}
+
 // Returns the request of a result, or NULL if the request is no longer on the node. A cancel, a timeout or a loss may
 // come before the result.
 static struct request *request_on(const struct core *c, const struct core_node *node, uint64_t number)

@@ -90,6 +90,7 @@ struct front {
     struct quota_keeper *quotas;          // keeps daily quotas over a restart; NULL: they are not kept
     bool share_prefix_cache;              // true: tenants share the prefix cache
     int64_t heartbeat_ms;
+    uint64_t instance; // random number of this process, not 0: two addresses of it are one router for nodes
     atomic_int max_queue_requests;
     int tail_tokens;
     int pinned_turn_tokens;    // argument `turn_tokens` of chat_render()

@@ -85,6 +85,7 @@ struct sched_node {
     struct node_limits limits;
     bool draining;                  // gets no new work because it drains or is ejected
     struct node_account account;    // accounts
+    int other_rows;                 // decode rows and draft rows of other routers in the latest pass
     struct cost_model cost;         // accounts; cost of the node's passes
     struct cost_share share;        // accounts; time share of prompts in passes with decoding sequences
     struct prefix_record *prefixes; // the node's record in the prefix index; NULL: the node has no prefix cache

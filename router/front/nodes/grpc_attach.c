@@ -98,6 +98,7 @@ static void attach_on_open(struct rpc_call *call)
     a->front = rpc_call_context(call);
     a->link.ops = &attachment_ops;
     a->link.heartbeat_ms = a->front->heartbeat_ms;
+    a->link.instance = a->front->instance;
     a->link.tail_tokens = a->front->tail_tokens;
     rpc_call_set_user(call, a);
 }

@@ -40,6 +40,16 @@ static const char *message_role_name(Forepack__Cluster__V1__Role role)
     }
 }
 
+static void refuse_send(struct node_link *link, Forepack__Cluster__V1__Refused *refused)
+{
+    router_message message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
+    message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_REFUSED;
+    message.refused = refused;
+    link->ops->send(link, &message);
+    link->ended = true;
+    link->ops->finish(link, STATUS_OK, "");
+}
+
 // Refuses the node with the error message of status_message(). The node logs the message and tries again later.
 static void node_refuse(struct node_link *link, const char *node_id, Forepack__Cluster__V1__Role role,
                         enum status status)
@@ -50,12 +60,7 @@ static void node_refuse(struct node_link *link, const char *node_id, Forepack__C
     Forepack__Cluster__V1__Refused refused = FOREPACK__CLUSTER__V1__REFUSED__INIT;
     refused.reason = (char *)status_message();
     refused.retry = status == STATUS_EXISTS || status == STATUS_EXHAUSTED;
-    router_message message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
-    message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_REFUSED;
-    message.refused = &refused;
-    link->ops->send(link, &message);
-    link->ended = true;
-    link->ops->finish(link, STATUS_OK, "");
+    refuse_send(link, &refused);
 }
 
 // Copies a name. Returns false if the name does not fit, is not UTF-8, or has a control character, which could change a
@@ -122,7 +127,8 @@ static void hello_read_calibration(const Forepack__Cluster__V1__Calibration *m, 
 
 static struct pass_cost pass_read(uint32_t rows, uint64_t pairs, uint32_t us, bool has_prompts)
 {
-    return (struct pass_cost){rows, pairs < INT64_MAX ? (int64_t)pairs : INT64_MAX, us, has_prompts};
+    return (struct pass_cost){
+        .rows = rows, .pairs = pairs < INT64_MAX ? (int64_t)pairs : INT64_MAX, .us = us, .has_prompts = has_prompts};
 }
 
 static void hello_read_measured(const Forepack__Cluster__V1__Hello *m, struct node_hello *h)
@@ -172,15 +178,31 @@ static void send_welcome(struct node_link *link)
 {
     Forepack__Cluster__V1__Welcome welcome = FOREPACK__CLUSTER__V1__WELCOME__INIT;
     welcome.heartbeat_ms = (uint32_t)link->heartbeat_ms;
+    welcome.instance = link->instance;
     router_message message = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__INIT;
     message.kind_case = FOREPACK__CLUSTER__V1__ROUTER_MESSAGE__KIND_WELCOME;
     message.welcome = &welcome;
     link->ops->send(link, &message);
 }
 
+// Refuses a second stream of a node that is attached through another address of this router. The node logs it once.
+static bool duplicate_refuse(struct node_link *link, const Forepack__Cluster__V1__Hello *m)
+{
+    for (size_t i = 0; i < m->n_attached; i++) {
+        if (!link->instance || m->attached[i] != link->instance) continue;
+        Forepack__Cluster__V1__Refused refused = FOREPACK__CLUSTER__V1__REFUSED__INIT;
+        refused.reason = "the node is attached to this router through another address";
+        refused.retry = refused.duplicate = true;
+        refuse_send(link, &refused);
+        return true;
+    }
+    return false;
+}
+
 static void handle_hello(struct core *c, struct node_link *link, const Forepack__Cluster__V1__Hello *m, int64_t now_us)
 {
     struct node_hello hello;
+    if (duplicate_refuse(link, m)) return;
     enum status status =
         link->greeted ? status_fail(STATUS_INVALID, "a second Hello on one stream") : hello_read(m, &hello);
     if (status == STATUS_OK) status = core_attach(c, &hello, link, now_us, &link->node);
@@ -270,11 +292,9 @@ static void handle_heartbeat(struct core *c, struct node_link *link, const Forep
     core_heartbeat(c, link->node, &heartbeat, now_us);
 }
 
-static void handle_pass(struct core *c, struct node_link *link, uint32_t rows, uint64_t pairs, uint32_t us,
-                        bool has_prompts, int64_t now_us)
+static void handle_pass(struct core *c, struct node_link *link, const struct pass_cost *pass, int64_t now_us)
 {
-    const struct pass_cost pass = pass_read(rows, pairs, us, has_prompts);
-    if (us) core_passed(c, link->node, &pass, now_us);
+    if (pass->us) core_passed(c, link->node, pass, now_us);
 }
 
 static enum rate_reason rate_reason_read(Forepack__Cluster__V1__RateReason reason)
@@ -313,7 +333,8 @@ static void handle_scores(struct core *c, struct node_link *link, const Forepack
         core_scored(c, link->node, &result, now_us);
         free(kept);
     }
-    handle_pass(c, link, m->rows, m->pairs, m->pass_us, false, now_us);
+    const struct pass_cost pass = pass_read(m->rows, m->pairs, m->pass_us, false);
+    handle_pass(c, link, &pass, now_us);
 }
 
 static void logprob_read(const Forepack__Cluster__V1__TokenLogprob *from, struct token_logprob *to)
@@ -364,10 +385,11 @@ static void sequence_result_read(const Forepack__Cluster__V1__SequenceResult *fr
         to->logprobs = logprobs_read(from->logprobs, from->n_logprobs, logprobs);
 }
 
-// Returns true if the step had prompt rows: more rows than results (one decode row each) and draft rows together.
+// Returns true if the step had prompt rows: more rows than results (one decode row each) and draft rows together,
+// those of other routers included.
 static bool has_prompt_rows(const Forepack__Cluster__V1__StepResults *m)
 {
-    uint64_t rows = m->n_results;
+    uint64_t rows = (uint64_t)m->n_results + m->other_rows;
     for (size_t i = 0; i < m->n_results; i++)
         rows += m->results[i]->draft_tokens;
     return m->rows > rows;
@@ -388,7 +410,9 @@ static void handle_step(struct core *c, struct node_link *link, const Forepack__
     }
     core_draft_length(link->node, intake_int(m->draft_length));
     core_step(c, link->node, results, (int)m->n_results, now_us);
-    handle_pass(c, link, m->rows, m->pairs, m->step_us, has_prompt_rows(m), now_us);
+    core_other_rows(link->node, intake_int(m->other_rows));
+    const struct pass_cost pass = pass_read(m->rows, m->pairs, m->step_us, has_prompt_rows(m));
+    handle_pass(c, link, &pass, now_us);
     if (m->step_us) core_pass_latency(link->node, m->latency_us > m->step_us ? m->latency_us : m->step_us);
     for (size_t i = 0; i < m->n_results; i++)
         free((char *)results[i].error);

@@ -24,6 +24,7 @@ struct node_link_ops { // the transport; must not call back into the core
 struct node_link {
     const struct node_link_ops *ops;
     int64_t heartbeat_ms;
+    uint64_t instance; // random number of the router's process
     int tail_tokens;
     struct core_node *node;       // NULL before Hello is accepted, and after the core has lost the node
     struct loading_node *loading; // the node loads its weights; NULL before its first report and after Hello
