@@ -13,10 +13,13 @@ static struct quality_flags o;
 
 // clang-format off
 static const struct option options[] = {
-    {.name = "task", .type = OPTION_CHOICE, .value = &o.task, .default_text = "needle", .choices = TASK_NAMES "|all|ttft",
-     .help = "right answers in one class of documents, or in all; ttft: time to first token with random weights"},
+    {.name = "task", .type = OPTION_CHOICE, .value = &o.task, .default_text = "needle", .choices = TASK_NAMES "|all|ruler|" RULER_NAMES "|ttft",
+     .help = "right answers in one class of documents; all: the first six; ruler: the other thirteen; ttft: time to first "
+             "token with random weights"},
     {.name = "form", .type = OPTION_CHOICE, .value = &o.form, .default_text = "plain", .choices = "plain|chat",
-     .help = "answers: plain prompts, or ChatML prompts, whose instructions and last turn are not pinned"},
+     .help = "answers: plain prompts, or ChatML prompts, whose instructions and last turn are not pinned; RULER's are plain"},
+    {.name = "passages", .type = OPTION_STRING, .value = &o.passages, .placeholder = "FILE",
+     .help = "qa_1, qa_2: SQuAD's or HotpotQA's JSON file, in place of passages that this command writes"},
     {.name = "-Models"},
     {.name = "main", .type = OPTION_STRING, .value = &o.main, .default_text = "deploy/demo-model/main",
      .help = "answers: directory of the main model"},
@@ -83,12 +86,20 @@ static bool task_is_ttft(void)
     return strcmp(o.task, "ttft") == 0;
 }
 
+static bool task_is_ruler(void)
+{
+    enum ruler_task task;
+    return strcmp(o.task, "ruler") == 0 || ruler_parse(o.task, &task);
+}
+
 static enum status quality_check_flags(const struct quality *q)
 {
+    const int least = task_is_ttft() ? 1 : task_is_ruler() ? RULER_TOKENS_MIN : TASK_TOKENS_MIN;
     for (int i = 0; i < q->lengths.n; i++)
-        if (!task_is_ttft() && q->lengths.count[i] < TASK_TOKENS_MIN)
-            return status_fail(STATUS_INVALID, "--prompt-tokens %d: must be %d or more", q->lengths.count[i],
-                               TASK_TOKENS_MIN);
+        if (q->lengths.count[i] < least)
+            return status_fail(STATUS_INVALID, "--prompt-tokens %d: must be %d or more", q->lengths.count[i], least);
+    if (task_is_ruler() && strcmp(o.form, "plain") != 0)
+        return status_fail(STATUS_INVALID, "--form %s: RULER's tasks have the plain form", o.form);
     if (o.pool_window % 2 == 0)
         return status_fail(STATUS_INVALID, "--pool-window %lld: must be odd", (long long)o.pool_window);
     return STATUS_OK;
@@ -172,9 +183,12 @@ static enum status quality_open_pair(struct quality *q)
         .max_seqs = ttft ? counts_max(&q->batches) : (int)o.max_seqs,
         .kv_tokens = ttft ? largest_batch(q) : 0,
         .max_prompt = counts_max(&q->lengths),
-        .max_output = ttft ? 1 : TASK_ANSWER_TOKENS,
+        .max_output = ttft              ? 1
+                      : task_is_ruler() ? RULER_ANSWER_TOKENS_MAX
+                                        : TASK_ANSWER_TOKENS,
         .look_ahead = counts_max(&q->look_aheads),
     };
+    if (o.passages) TRY(ruler_passages_read(o.passages, &q->passages));
     TRY(model_pair_open(&pair, &q->pair));
     if (ttft) return STATUS_OK;
     if (q->n_qualities) TRY(quality_read_calibration(q));
@@ -184,7 +198,7 @@ static enum status quality_open_pair(struct quality *q)
 int bench_quality(int argc, char **argv)
 {
     options_main(options,
-                 "Usage: forepack bench prefill-quality [--task " TASK_NAMES "|all|ttft] [options]\n"
+                 "Usage: forepack bench prefill-quality [--task TASK|all|ruler|ttft] [options]\n"
                  "Right answers or time to first token, by keep rate.",
                  argc, argv, NULL);
     struct quality q = {.flags = &o, .rows = json_array()};
@@ -204,6 +218,7 @@ int bench_quality(int argc, char **argv)
     model_pair_close(q.pair);
     free(q.calibration);
     tokenizer_free(q.tokenizer);
+    ruler_passages_free(q.passages);
     json_decref(q.rows);
     options_free(options);
     return code;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Shared by the files of `forepack bench prefill-quality`: quality.c has the options and the command,
-// quality_selection.c selects kept tokens, quality_tasks.c counts right answers, quality_ttft.c times the first token.
-// One thread.
+// quality_documents.c makes documents, quality_selection.c selects kept tokens, quality_tasks.c counts right answers,
+// quality_ttft.c times the first token. One thread.
 #pragma once
 
 #include <jansson.h>
@@ -9,6 +9,7 @@
 
 #include "bench/commands/bench.h"
 #include "bench/report.h"
+#include "bench/ruler.h"
 #include "bench/tasks.h"
 #include "cli/engine/model_pair.h"
 #include "cli/progress.h"
@@ -18,7 +19,7 @@
 
 struct quality_flags {
     char *task, *form, *main, *spec, *shape, *spec_shape, *backend, *dtype, *prompt_tokens, *batches, *policies,
-        *keep_rates, *qualities, *look_aheads, *chunk_tokens, *report;
+        *keep_rates, *qualities, *look_aheads, *chunk_tokens, *passages, *report;
     int64_t threads, token_budget, max_seqs, documents, first, seed, pool_window, tail_tokens, rounds, max_batch_tokens;
     bool paper_exact, json;
 };
@@ -42,10 +43,35 @@ struct quality {
     struct calibration *calibration; // calibration of the speculator; NULL: none
     bool policy[QUALITY_POLICIES];
     struct model_pair *pair;
-    struct tokenizer *tokenizer; // NULL for the task ttft
+    struct tokenizer *tokenizer;     // NULL for the task ttft
+    struct ruler_passages *passages; // passages of RULER's questions; NULL: written passages
     struct progress progress;
     json_t *rows;
 };
+
+// A class of documents: a class of tasks.h, or TASKS + a task of ruler.h.
+enum { QUALITY_CLASSES = TASKS + RULER_TASKS };
+
+struct quality_document {
+    int class;
+    int32_t *ids; // [n] tokens of the prompt
+    int n;
+    int max_tokens; // limit of the answer
+    struct task_document task;
+    struct ruler_document ruler;
+};
+
+const char *quality_class_name(int class);
+bool quality_class_is_ruler(int class);
+bool quality_class_runs(const struct quality *q, int class); // true if --task includes the class
+
+// Makes a document of at most `tokens` tokens. Call quality_document_free() after a failure, too.
+enum status quality_document_make(const struct quality *q, int class, int tokens, int64_t number,
+                                  struct quality_document *d);
+void quality_document_free(struct quality_document *d);
+// Returns the score of an answer, 0 to 1. Only RULER's tasks have scores between.
+enum status quality_document_score(const struct quality *q, const struct quality_document *d, const int32_t *answer,
+                                   int n, bool stopped, double *score_p);
 
 const char *quality_policy_name(enum quality_policy policy);
 
