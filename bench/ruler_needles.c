@@ -127,7 +127,7 @@ void ruler_write_needles(struct ruler_draft *d)
     fprintf(d->out, "The text below mentions some hidden %s. Remember them: a question about them follows.\n\n",
             kind_of(rule));
     write_text(d, rule, shuffle, needles, n);
-    fprintf(d->out, "\nWhich hidden %s for %s does the text mention? Name all of them.\n", kind_of(rule), keys);
+    fprintf(d->out, "\n\nWhich hidden %s for %s does the text mention? Name all of them.\n", kind_of(rule), keys);
     char *prefix = mem_format("The hidden %s for %s that the text mentions are", kind_of(rule), keys);
     ruler_write_prefix(d, prefix);
     free(prefix);

@@ -48,7 +48,8 @@ static const struct option options[] = {
      .unit = "tokens", .help = "ttft: skip batches whose prompts are longer than this together"},
     {.name = "policies", .type = OPTION_STRING, .value = &o.policies, .default_text = "importance,oracle,random,positional",
      .help = "answers: the ranking policies of tokens, comma-separated: importance by the speculator, an oracle (the main "
-             "model while it answers the whole prompt), random, positional (first and last tokens)"},
+             "model while it answers the whole prompt), bm25 (the words of the last paragraph), perplexity (tokens that the "
+             "speculator's model predicts worst), random, positional (first and last tokens), first, last"},
     {.name = "keep-rates", .type = OPTION_STRING, .value = &o.keep_rates, .default_text = "0.7,0.5,0.3,0.1,0.05",
      .help = "keep rates, comma-separated; compared with all tokens kept"},
     {.name = "quality", .type = OPTION_STRING, .value = &o.qualities,
@@ -64,7 +65,12 @@ static const struct option options[] = {
      .help = "tail window: last tokens kept beyond the budget, at most a quarter of the prompt"},
     {.name = "paper-exact", .type = OPTION_BOOL, .value = &o.paper_exact,
      .help = "only the paper's selection: no tail window and no pinned token"},
+    {.name = "positions", .type = OPTION_CHOICE, .value = &o.positions, .default_text = "restored",
+     .choices = "restored|contiguous",
+     .help = "answers: positions of kept tokens: those of the whole prompt, or one after another"},
     {.name = "-Measurement and output"},
+    {.name = "time", .type = OPTION_BOOL, .value = &o.time,
+     .help = "answers: compute prompts one after another and also report their mean TTFT (ttft_ms)"},
     {.name = "documents", .type = OPTION_INT, .value = &o.documents, .default_text = "100", .min = 1, .max = 1000000,
      .help = "answers: documents of each class and length"},
     {.name = "first", .type = OPTION_INT, .value = &o.first, .default_text = "0", .max = 1000000000,
@@ -115,7 +121,8 @@ static enum status policies_parse(const char *text, bool policy[QUALITY_POLICIES
             p++;
         if (p == QUALITY_POLICIES)
             return status_fail(STATUS_INVALID,
-                               "--policies '%s': must be importance, oracle, random and positional, comma-separated",
+                               "--policies '%s': must be importance, oracle, bm25, perplexity, random, positional, "
+                               "first and last, comma-separated",
                                text);
         policy[p] = true;
         at += size;
@@ -192,7 +199,9 @@ static enum status quality_open_pair(struct quality *q)
     TRY(model_pair_open(&pair, &q->pair));
     if (ttft) return STATUS_OK;
     if (q->n_qualities) TRY(quality_read_calibration(q));
-    return tokenizer_open(o.main, &q->tokenizer);
+    TRY(tokenizer_open(o.main, &q->tokenizer));
+    q->sentences = sentence_table_create(q->tokenizer);
+    return STATUS_OK;
 }
 
 int bench_quality(int argc, char **argv)
@@ -215,6 +224,7 @@ int bench_quality(int argc, char **argv)
         if (status == STATUS_OK) status = written;
     }
     int code = status == STATUS_OK ? 0 : report_failure(status);
+    quality_ranks_close(&q);
     model_pair_close(q.pair);
     free(q.calibration);
     tokenizer_free(q.tokenizer);

@@ -2,7 +2,6 @@
 // Counts right answers in classes of documents at each keep rate and ranking policy. Documents are
 // computed in groups: a document is scored once for all keep rates, and the pruned prompts of a group are packed like
 // requests of a cluster.
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +9,6 @@
 #include "bench/commands/quality.h"
 #include "bench/quantiles.h"
 #include "lib/base/mem.h"
-#include "lib/base/random.h"
 
 enum { EVERYTHING = QUALITY_POLICIES, CONTRACT };          // additional policies of a line
 enum { GROUP_TOKENS = 1 << 14, GROUP_DOCUMENTS_MAX = 64 }; // rough size of a group
@@ -21,6 +19,7 @@ struct task_line {
     struct task_cell {
         double score;         // summed over the documents
         double rate, kept;    // keep rates and kept shares, summed over the documents
+        double ttft_us;       // summed over the documents; 0 without --time
         int accepted;         // look-ahead tokens of the speculator that begin the answer, summed over the documents
     } cells[NUMBER_LIST_MAX]; // a cell for each keep rate or quality; one cell if everything is kept
 };
@@ -71,6 +70,8 @@ struct group {
     struct purpose {
         int document;
         struct task_cell *cell;
+        int64_t score_us;
+        int32_t *contiguous;           // kept tokens with positions one after another; NULL: positions are restored
         int32_t draft[LOOK_AHEAD_MAX]; // [n_draft] the speculator's look-ahead
         int n_draft;
     } * purposes; // [n_requests]
@@ -92,32 +93,30 @@ static enum status group_make_documents(struct group *g)
     return STATUS_OK;
 }
 
-// Ranks the tokens with no model. The tail window is kept anyway, so it gets the lowest rank and uses no budget. These
-// policies therefore keep at least as many tokens as the other policies.
-static void group_rank(struct group *g, enum quality_policy policy)
-{
-    const struct quality_flags *flags = g->q->flags;
-    for (int i = 0; i < g->n; i++) {
-        struct model_pair_prompt *p = &g->prompts[i];
-        struct random_source random = random_stream(~(uint64_t)flags->seed, (uint64_t)(g->first + i));
-        const int ranked = flags->paper_exact ? p->n : p->n - p->tail_tokens;
-        for (int t = 0; t < p->n; t++) {
-            float rank = policy == QUALITY_RANDOM ? (float)random_unit(&random) : (float)abs(2 * t - (ranked - 1));
-            p->importance[t] = t < ranked ? rank : -1;
-        }
-    }
-}
-
 // Scores the group's prompts. The oracle's look-ahead is the whole answer, so it ends with EOS.
 static enum status group_score(struct group *g, const struct task_line *line)
 {
     const bool by_main = line->policy == QUALITY_ORACLE;
     if (!line_is_importance(line) && !by_main) {
-        group_rank(g, line->policy);
+        for (int i = 0; i < g->n; i++)
+            TRY(quality_rank(g->q, line->policy, line->chunk_tokens, g->first + i, &g->prompts[i]));
         return STATUS_OK;
     }
     const struct prefill prefill = quality_prefill(g->q, line->look_ahead, line->chunk_tokens);
+    for (int i = 0; i < g->n && g->q->flags->time; i++)
+        TRY(model_pair_score(g->q->pair, by_main, &prefill, &g->prompts[i], 1));
+    if (g->q->flags->time) return STATUS_OK;
     return model_pair_score(g->q->pair, by_main, &prefill, g->prompts, g->n);
+}
+
+static int32_t *kept_tokens(const struct quality_document *d, const struct token_range *kept, int n_kept)
+{
+    int32_t *tokens = mem_alloc_array((size_t)d->n, sizeof *tokens);
+    int n = 0;
+    for (int k = 0; k < n_kept; k++)
+        for (int t = kept[k].first; t <= kept[k].last; t++)
+            tokens[n++] = d->ids[t];
+    return tokens;
 }
 
 static void group_add_request(struct group *g, int i, const struct token_range *kept, int n_kept,
@@ -129,12 +128,16 @@ static void group_add_request(struct group *g, int i, const struct token_range *
         g->requests = mem_resize(g->requests, (size_t)g->capacity, sizeof *g->requests);
         g->purposes = mem_resize(g->purposes, (size_t)g->capacity, sizeof *g->purposes);
     }
-    g->purposes[g->n_requests] = (struct purpose){.document = i, .cell = cell};
+    const bool contiguous = n_kept && strcmp(g->q->flags->positions, "contiguous") == 0;
+    int32_t *tokens = contiguous ? kept_tokens(&g->documents[i], kept, n_kept) : NULL;
+    const int n_contiguous = contiguous ? quality_kept_tokens(kept, n_kept) : 0;
+    g->purposes[g->n_requests] = (struct purpose){
+        .document = i, .cell = cell, .score_us = n_kept ? g->prompts[i].score_us : 0, .contiguous = tokens};
     g->requests[g->n_requests++] = (struct model_pair_request){
-        .tokens = g->documents[i].ids,
-        .n = n,
+        .tokens = contiguous ? tokens : g->documents[i].ids,
+        .n = contiguous ? n_contiguous : n,
         .kept = kept,
-        .n_kept = n_kept,
+        .n_kept = contiguous ? 0 : n_kept,
         .max_tokens = max_tokens,
         .answer = mem_alloc_array((size_t)max_tokens, sizeof(int32_t)),
     };
@@ -174,7 +177,7 @@ static enum status group_add_score(const struct group *g, int i, const int32_t *
 // Returns true if the oracle's look-aheads are whole answers to the whole prompts, so these are not computed again.
 static bool oracle_counts_whole(const struct group *g)
 {
-    return g->q->policy[QUALITY_ORACLE] && !quality_class_is_ruler(g->table->class);
+    return g->q->policy[QUALITY_ORACLE] && !quality_class_is_ruler(g->table->class) && !g->q->flags->time;
 }
 
 static enum status group_count_whole(struct group *g, struct task_cell *cell)
@@ -195,7 +198,7 @@ static enum status group_add_lines(struct group *g)
         struct task_line *line = &g->table->lines[l];
         bool scored = l && line_is_importance(line) == line_is_importance(&line[-1]) &&
                       (line_is_importance(line) || line->policy == line[-1].policy) &&
-                      line[-1].look_ahead == line->look_ahead;
+                      line[-1].look_ahead == line->look_ahead && line->policy != QUALITY_BM25;
         if (line->policy == EVERYTHING && oracle_counts_whole(g)) continue;
         if (line->policy != EVERYTHING && !scored) TRY(group_score(g, line));
         if (line->policy == QUALITY_ORACLE && !scored && oracle_counts_whole(g))
@@ -221,7 +224,17 @@ static enum status group_count(struct group *g)
         const struct model_pair_request *request = &g->requests[r];
         TRY(group_add_score(g, purpose->document, request->answer, request->n_answer, request->stopped, purpose->cell));
         purpose->cell->accepted += accepted_tokens(purpose, request);
+        if (g->q->flags->time) purpose->cell->ttft_us += (double)(purpose->score_us + request->prefill_us);
     }
+    return STATUS_OK;
+}
+
+// With --time, each request is alone, so that no other request delays its first token.
+static enum status group_generate(struct group *g)
+{
+    const int together = g->q->flags->time ? 1 : g->n_requests;
+    for (int r = 0; r < g->n_requests; r += together)
+        TRY(model_pair_generate(g->q->pair, &g->requests[r], together));
     return STATUS_OK;
 }
 
@@ -232,10 +245,11 @@ static enum status group_run(struct quality *q, struct task_table *table, int fi
     g.prompts = mem_alloc_array((size_t)n, sizeof *g.prompts);
     enum status status = group_make_documents(&g);
     if (status == STATUS_OK) status = group_add_lines(&g);
-    if (status == STATUS_OK) status = model_pair_generate(q->pair, g.requests, g.n_requests);
+    if (status == STATUS_OK) status = group_generate(&g);
     if (status == STATUS_OK) status = group_count(&g);
     for (int r = 0; r < g.n_requests; r++) {
         free((void *)g.requests[r].kept);
+        free(g.purposes[r].contiguous);
         free(g.requests[r].answer);
     }
     for (int i = 0; i < n; i++) {
@@ -260,7 +274,7 @@ static void table_add_line(struct task_table *t, int policy, int look_ahead, int
 
 static void table_add_policy(struct task_table *t, const struct quality *q, int policy, int look_ahead)
 {
-    const bool by_model = policy != QUALITY_RANDOM && policy != QUALITY_POSITIONAL;
+    const bool by_model = policy < QUALITY_RANDOM || policy == CONTRACT;
     for (int c = 0; c < (by_model ? q->chunks.n : 1); c++)
         table_add_line(t, policy, look_ahead, q->chunks.count[c]);
 }
@@ -268,14 +282,14 @@ static void table_add_policy(struct task_table *t, const struct quality *q, int 
 static struct task_table table_create(const struct quality *q, int class, int tokens)
 {
     struct task_table t = {.class = class, .tokens = tokens};
-    t.lines = mem_alloc_array((size_t)(3 + (2 * q->look_aheads.n + 1) * q->chunks.n), sizeof *t.lines);
+    t.lines = mem_alloc_array((size_t)(5 + (2 * q->look_aheads.n + 3) * q->chunks.n), sizeof *t.lines);
     table_add_line(&t, EVERYTHING, 0, 0);
     for (int a = 0; a < q->look_aheads.n; a++) {
         if (q->policy[QUALITY_IMPORTANCE]) table_add_policy(&t, q, QUALITY_IMPORTANCE, q->look_aheads.count[a]);
         if (q->n_qualities) table_add_policy(&t, q, CONTRACT, q->look_aheads.count[a]);
     }
     if (q->policy[QUALITY_ORACLE]) table_add_policy(&t, q, QUALITY_ORACLE, TASK_ANSWER_TOKENS);
-    for (enum quality_policy p = QUALITY_RANDOM; p <= QUALITY_POSITIONAL; p++)
+    for (enum quality_policy p = QUALITY_BM25; p <= QUALITY_LAST; p++)
         if (q->policy[p]) table_add_policy(&t, q, p, 0);
     return t;
 }
@@ -288,6 +302,7 @@ static void table_add(struct task_table *sum, const struct task_table *t)
             sum->lines[l].cells[k].score += t->lines[l].cells[k].score;
             sum->lines[l].cells[k].rate += t->lines[l].cells[k].rate;
             sum->lines[l].cells[k].kept += t->lines[l].cells[k].kept;
+            sum->lines[l].cells[k].ttft_us += t->lines[l].cells[k].ttft_us;
             sum->lines[l].cells[k].accepted += t->lines[l].cells[k].accepted;
         }
 }
@@ -311,17 +326,20 @@ static json_t *cell_row(const struct quality *q, const struct task_table *t, con
     const double n = t->documents;
     char *name = line_name(line);
     json_t *row =
-        json_pack("{s:s,s:s,s:o,s:s,s:s,s:o,s:o,s:b,s:o,s:f,s:f,s:f,s:o,s:i}", "task", quality_class_name(t->class),
-                  "form", q->flags->form, "tokens", t->tokens ? json_integer(t->tokens) : json_null(), "policy",
-                  line_policy(line), "name", name, "look_ahead",
-                  line_is_importance(line) ? json_integer(line->look_ahead) : json_null(), "chunk_tokens",
+        json_pack("{s:s,s:s,s:o,s:s,s:s,s:o,s:o,s:b,s:o,s:f,s:f,s:f,s:o,s:o,s:s,s:i}", "task",
+                  quality_class_name(t->class), "form", q->flags->form, "tokens",
+                  t->tokens ? json_integer(t->tokens) : json_null(), "policy", line_policy(line), "name", name,
+                  "look_ahead", line_is_importance(line) ? json_integer(line->look_ahead) : json_null(), "chunk_tokens",
                   line->policy == EVERYTHING                ? json_null()
                   : line->chunk_tokens == CHUNK_TOKENS_AUTO ? json_string("auto")
                                                             : json_integer(line->chunk_tokens),
                   "paper_exact", q->flags->paper_exact, "quality",
                   line->policy == CONTRACT ? json_real(q->qualities[k]) : json_null(), "keep_rate", cell->rate / n,
                   "kept_ratio", cell->kept / n, "score", cell->score / n, "draft_accepted",
-                  line_is_importance(line) ? json_real(cell->accepted / n) : json_null(), "documents", t->documents);
+                  line_is_importance(line) ? json_real(cell->accepted / n) : json_null(), "ttft_ms",
+                  // The oracle answers the whole prompt first, so it has no TTFT.
+                  q->flags->time && line->policy != QUALITY_ORACLE ? json_real(cell->ttft_us / n / 1000) : json_null(),
+                  "positions", q->flags->positions, "documents", t->documents);
     free(name);
     return row;
 }
@@ -338,6 +356,12 @@ static void line_print(const struct quality *q, const struct task_table *t, cons
     }
     printf("\n");
     free(name);
+    if (q->flags->time && line->policy != QUALITY_ORACLE) {
+        printf("%-42s", "  TTFT in ms");
+        for (int k = 0; k < line_cells(q, line); k++)
+            printf(" | %11.1f", line->cells[k].ttft_us / n / 1000);
+        printf("\n");
+    }
     if (!line_is_importance(line)) return;
     printf("%-42s", "  look-ahead tokens that begin the answer");
     for (int k = 0; k < line_cells(q, line); k++)
@@ -404,91 +428,4 @@ enum status quality_run_tasks(struct quality *q)
     for (int class = 0; class < QUALITY_CLASSES; class ++)
         if (quality_class_runs(q, class)) TRY(run_class(q, class));
     return STATUS_OK;
-}
-
-// ---- the page -------------------------------------------------------------------------------------------------------
-
-enum { PLOT_LINES_MAX = 64 };
-
-struct task_plot {
-    struct report_series series[PLOT_LINES_MAX];
-    double x[PLOT_LINES_MAX][NUMBER_LIST_MAX + 1], y[PLOT_LINES_MAX][NUMBER_LIST_MAX + 1];
-    int n;
-    double everything; // the value if everything is kept: the end of all lines
-};
-
-static void plot_add_rows(struct task_plot *plot, const json_t *rows, int class, int length)
-{
-    size_t i;
-    const json_t *row;
-    json_array_foreach(rows, i, row)
-    {
-        const char *row_task = json_string_value(json_object_get(row, "task"));
-        if (strcmp(row_task, quality_class_name(class)) != 0) continue;
-        if (json_integer_value(json_object_get(row, "tokens")) != length) continue;
-        const char *name = json_string_value(json_object_get(row, "name"));
-        if (strcmp(name, "everything") == 0) {
-            plot->everything = bench_row_number(row, "score");
-            continue;
-        }
-        int n = plot->n;
-        if (!n || strcmp(plot->series[n - 1].name, name) != 0) {
-            if (n == PLOT_LINES_MAX) break;
-            plot->series[n] = (struct report_series){name, plot->x[n], plot->y[n], 0};
-            n = ++plot->n;
-        }
-        struct report_series *line = &plot->series[n - 1];
-        plot->x[n - 1][line->n] = bench_row_number(row, "keep_rate");
-        plot->y[n - 1][line->n++] = bench_row_number(row, "score");
-    }
-}
-
-// Sorts the points of line `s` by keep rate: the flag usually lists the rates in descending order.
-static void plot_sort_line(struct task_plot *plot, int s)
-{
-    double *x = plot->x[s], *y = plot->y[s];
-    for (int a = 0; a < plot->series[s].n; a++)
-        for (int b = a + 1; b < plot->series[s].n; b++)
-            if (x[b] < x[a]) {
-                double t = x[a];
-                x[a] = x[b], x[b] = t;
-                t = y[a];
-                y[a] = y[b], y[b] = t;
-            }
-}
-
-// Adds a plot of the score by keep rate for one class and prompt length, with one line per policy.
-static void report_table_plot(struct report *report, const struct quality *q, int class, int length)
-{
-    struct task_plot *plot = mem_alloc(sizeof *plot);
-    plot->everything = NAN;
-    plot_add_rows(plot, q->rows, class, length);
-    for (int s = 0; s < plot->n; s++) {
-        plot_sort_line(plot, s);
-        struct report_series *line = &plot->series[s];
-        plot->x[s][line->n] = 1;
-        plot->y[s][line->n++] = plot->everything;
-    }
-    char *text = mem_format("%s, prompts of %d tokens", quality_class_name(class), length);
-    report_lines(report, &(struct report_chart){.title = text,
-                                                .x_title = "keep rate",
-                                                .y_title = "right answers",
-                                                .series = plot->series,
-                                                .n_series = plot->n});
-    free(text);
-    free(plot);
-}
-
-void quality_report_tasks(struct report *report, const struct quality *q)
-{
-    static const char *const columns[] = {"task=Task",           "tokens=Tokens",         "name=Selected by",
-                                          "keep_rate=Keep rate", "kept_ratio=Kept ratio", "score=Right answers",
-                                          "documents=Documents"};
-    const struct quality_flags *f = q->flags;
-    report_paragraph(report, "Main model %s, speculator %s; %lld documents of each class and length, seed %lld.",
-                     f->main, f->spec, (long long)f->documents, (long long)f->seed);
-    for (int class = 0; class < QUALITY_CLASSES; class ++)
-        for (int i = 0; i < q->lengths.n && quality_class_runs(q, class); i++)
-            report_table_plot(report, q, class, q->lengths.count[i]);
-    report_table(report, q->rows, columns, sizeof columns / sizeof columns[0]);
 }
