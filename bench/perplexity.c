@@ -23,9 +23,9 @@ struct perplexity_window {
 };
 
 // Runs one pass over the rows [first, first + rows) of a window `ids` [n]. Adds the tokens from `counted` on, each
-// predicted by the row before it.
+// predicted by the row before it. `each` is NULL or [n], as in struct perplexity.
 static enum status perplexity_add_chunk(struct engine *engine, const struct perplexity_window *w, const int32_t *ids,
-                                        int n, int first, int rows, int counted, struct perplexity *sum)
+                                        int n, int first, int rows, int counted, struct perplexity *sum, float *each)
 {
     const int32_t row_start[2] = {0, rows}, cached = first;
     struct ragged_batch batch = {.n_rows = rows,
@@ -46,7 +46,9 @@ static enum status perplexity_add_chunk(struct engine *engine, const struct perp
     enum status status = engine_forward(engine, &batch, &result);
     int vocab = model_get_config(engine_model(engine))->vocab_size;
     for (int i = 0; i < batch.n_logit_rows && status == STATUS_OK; i++) {
-        sum->nats += perplexity_nats(result.logits + (size_t)i * (size_t)vocab, vocab, ids[from + i + 1]);
+        const double nats = perplexity_nats(result.logits + (size_t)i * (size_t)vocab, vocab, ids[from + i + 1]);
+        sum->nats += nats;
+        if (each) each[from + i + 1] = (float)nats;
         sum->tokens++;
     }
     return status;
@@ -70,7 +72,8 @@ enum status perplexity_add(struct engine *engine, const struct perplexity_limits
         if (start + length <= counted) continue;
         for (int at = 0; at < length && status == STATUS_OK; at += limits->rows) {
             int rows = length - at < limits->rows ? length - at : limits->rows;
-            status = perplexity_add_chunk(engine, &w, ids + start, length, at, rows, counted - start, sum);
+            status = perplexity_add_chunk(engine, &w, ids + start, length, at, rows, counted - start, sum,
+                                          sum->each ? sum->each + start : NULL);
         }
         counted = start + length;
     }

@@ -12,6 +12,7 @@
 struct perplexity {
     double nats; // sum over tokens
     int64_t tokens;
+    float *each; // [n] also receives -ln p of each counted token of the text; NULL: not wanted
 };
 
 struct perplexity_limits {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "speculator/calibration_fit.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -190,11 +191,35 @@ static double find_price(const struct fit_document *documents, const struct pred
     return found;
 }
 
+int calibration_documents_for(double quality)
+{
+    return quality < 1 ? (int)ceil(LOSSES_MIN / (1 - quality) - 1e-6) : INT_MAX;
+}
+
+double calibration_highest_quality(const struct calibration *calibration)
+{
+    double highest = 0;
+    for (int t = 0; t < QUALITY_TARGETS; t++)
+        if (isfinite(calibration->fits[0].prices[t]) || isfinite(calibration->fits[1].prices[t]))
+            highest = quality_targets[t];
+    return highest;
+}
+
+static int count_right(const struct fit_document *documents, int n)
+{
+    int count = 0;
+    for (int i = 0; i < n; i++)
+        count += documents[i].counts;
+    return count;
+}
+
 static void fit_prices(struct calibration_fit *fit, const struct fit_document *documents,
                        const struct predicted_losses *predicted, int n, int n_groups)
 {
+    const int right = count_right(documents, n);
     for (int t = 0; t < QUALITY_TARGETS; t++) {
-        double found = find_price(documents, predicted, n, n_groups, quality_targets[t]);
+        const bool enough = right >= calibration_documents_for(quality_targets[t]);
+        double found = enough ? find_price(documents, predicted, n, n_groups, quality_targets[t]) : INFINITY;
         fit->prices[t] = t ? fmax(found, fit->prices[t - 1]) : found;
     }
 }
@@ -247,9 +272,7 @@ static void fit_one(struct calibration *c, struct calibration_fit *fit, const st
 
 static enum status check_documents(const struct fit_document *documents, int n)
 {
-    int count = 0;
-    for (int i = 0; i < n; i++)
-        count += documents[i].counts;
+    const int count = count_right(documents, n);
     if (count >= DOCUMENTS_MIN) return STATUS_OK;
     return status_fail(STATUS_INVALID,
                        "%d of %d documents are answered right from the full prompt: at least %d are needed", count, n,

@@ -5,12 +5,14 @@
 // document is predicted by a regression fitted to the other folds. A price is acceptable if, with a confidence of 90 %,
 // the pruned prompts of all documents lose at most the share 1 - quality of the right answers. Each single group may
 // lose at most GROUP_LOSS times this share. A document that is answered right only from the pruned prompt compensates
-// for one lost answer. The price of a quality is the lowest price such that it and all higher prices are acceptable.
+// for one lost answer. The price of a quality is the lowest price such that it and all higher prices are acceptable. A
+// small sample promises little, whatever it shows: there is no price unless 1 - quality of its right answers are at
+// least LOSSES_MIN answers. So 50 documents promise a quality of at most 0.9.
 #pragma once
 
 #include "speculator/calibration.h"
 
-enum { GROUP_LOSS = 3, FOLDS = 3 };
+enum { GROUP_LOSS = 3, FOLDS = 3, LOSSES_MIN = 5 };
 
 struct fit_document {
     struct evidence evidence;
@@ -42,3 +44,8 @@ struct fit_outcome {
 struct fit_outcome calibration_measure(const struct calibration *calibration, const struct fit_document *documents,
                                        const struct predicted_losses *predicted, int n, int n_groups, int group,
                                        double quality);
+
+// Returns the highest of quality_targets for which some prompts are pruned; 0: none.
+double calibration_highest_quality(const struct calibration *calibration);
+// Returns the right answers from full prompts that a sample must have at least for this quality.
+int calibration_documents_for(double quality);

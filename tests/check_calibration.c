@@ -213,6 +213,31 @@ END_TEST
 
 // --- the choice
 
+// Pruning loses no answer of these documents, and still a small sample promises little.
+START_TEST(a_small_sample_promises_little)
+{
+    static const struct {
+        int n;
+        double highest;
+    } samples[] = {{49, 0.8}, {50, 0.9}, {100, 0.95}, {300, 0.98}, {499, 0.98}, {500, 0.99}};
+    struct fit_document *documents = documents_make(5);
+    for (int i = 0; i < 500; i++) {
+        documents[i].group = 0;
+        documents[i].counts = true;
+        for (int r = 0; r < QUALITY_RATES - 1; r++)
+            documents[i].right[r] = true;
+    }
+    for (int k = 0; k < (int)(sizeof samples / sizeof *samples); k++) {
+        struct calibration calibration = {.look_ahead = 8};
+        ck_assert_int_eq(fit(documents, samples[k].n, &calibration), STATUS_OK);
+        ck_assert_double_eq(calibration_highest_quality(&calibration), samples[k].highest);
+    }
+    ck_assert_int_eq(calibration_documents_for(0.9), 50);
+    ck_assert_int_eq(calibration_documents_for(0.99), 500);
+    free(documents);
+}
+END_TEST
+
 START_TEST(a_rate_is_chosen_by_what_it_keeps_and_what_it_may_lose)
 {
     const double losses[QUALITY_RATES - 1] = {0.5, 0.3, 0.2, 0.16, 0.15, 0.15, 0.04, 0.02};
@@ -379,6 +404,7 @@ SUITE("calibration")
     TEST(an_answer_that_is_gained_makes_up_for_one_that_is_lost);
     TEST(the_fit_is_the_same_each_time);
     TEST(too_few_documents_are_refused_and_keep_everything_at_a_high_quality);
+    TEST(a_small_sample_promises_little);
     TEST(a_rate_is_chosen_by_what_it_keeps_and_what_it_may_lose);
     TEST(a_higher_quality_never_keeps_less);
     TEST(evidence_out_of_range_keeps_everything);

@@ -13,10 +13,13 @@ static struct quality_flags o;
 
 // clang-format off
 static const struct option options[] = {
-    {.name = "task", .type = OPTION_CHOICE, .value = &o.task, .default_text = "needle", .choices = TASK_NAMES "|all|ttft",
-     .help = "right answers in one class of documents, or in all; ttft: time to first token with random weights"},
+    {.name = "task", .type = OPTION_CHOICE, .value = &o.task, .default_text = "needle", .choices = TASK_NAMES "|all|ruler|" RULER_NAMES "|ttft",
+     .help = "right answers in one class of documents; all: the first six; ruler: the other thirteen; ttft: time to first "
+             "token with random weights"},
     {.name = "form", .type = OPTION_CHOICE, .value = &o.form, .default_text = "plain", .choices = "plain|chat",
-     .help = "answers: plain prompts, or ChatML prompts, whose instructions and last turn are not pinned"},
+     .help = "answers: plain prompts, or ChatML prompts, whose instructions and last turn are not pinned; RULER's are plain"},
+    {.name = "passages", .type = OPTION_STRING, .value = &o.passages, .placeholder = "FILE",
+     .help = "qa_1, qa_2: SQuAD's or HotpotQA's JSON file, in place of passages that this command writes"},
     {.name = "-Models"},
     {.name = "main", .type = OPTION_STRING, .value = &o.main, .default_text = "deploy/demo-model/main",
      .help = "answers: directory of the main model"},
@@ -45,7 +48,8 @@ static const struct option options[] = {
      .unit = "tokens", .help = "ttft: skip batches whose prompts are longer than this together"},
     {.name = "policies", .type = OPTION_STRING, .value = &o.policies, .default_text = "importance,oracle,random,positional",
      .help = "answers: the ranking policies of tokens, comma-separated: importance by the speculator, an oracle (the main "
-             "model while it answers the whole prompt), random, positional (first and last tokens)"},
+             "model while it answers the whole prompt), bm25 (the words of the last paragraph), perplexity (tokens that the "
+             "speculator's model predicts worst), random, positional (first and last tokens), first, last"},
     {.name = "keep-rates", .type = OPTION_STRING, .value = &o.keep_rates, .default_text = "0.7,0.5,0.3,0.1,0.05",
      .help = "keep rates, comma-separated; compared with all tokens kept"},
     {.name = "quality", .type = OPTION_STRING, .value = &o.qualities,
@@ -61,7 +65,12 @@ static const struct option options[] = {
      .help = "tail window: last tokens kept beyond the budget, at most a quarter of the prompt"},
     {.name = "paper-exact", .type = OPTION_BOOL, .value = &o.paper_exact,
      .help = "only the paper's selection: no tail window and no pinned token"},
+    {.name = "positions", .type = OPTION_CHOICE, .value = &o.positions, .default_text = "restored",
+     .choices = "restored|contiguous",
+     .help = "answers: positions of kept tokens: those of the whole prompt, or one after another"},
     {.name = "-Measurement and output"},
+    {.name = "time", .type = OPTION_BOOL, .value = &o.time,
+     .help = "answers: compute prompts one after another and also report their mean TTFT (ttft_ms)"},
     {.name = "documents", .type = OPTION_INT, .value = &o.documents, .default_text = "100", .min = 1, .max = 1000000,
      .help = "answers: documents of each class and length"},
     {.name = "first", .type = OPTION_INT, .value = &o.first, .default_text = "0", .max = 1000000000,
@@ -83,12 +92,20 @@ static bool task_is_ttft(void)
     return strcmp(o.task, "ttft") == 0;
 }
 
+static bool task_is_ruler(void)
+{
+    enum ruler_task task;
+    return strcmp(o.task, "ruler") == 0 || ruler_parse(o.task, &task);
+}
+
 static enum status quality_check_flags(const struct quality *q)
 {
+    const int least = task_is_ttft() ? 1 : task_is_ruler() ? RULER_TOKENS_MIN : TASK_TOKENS_MIN;
     for (int i = 0; i < q->lengths.n; i++)
-        if (!task_is_ttft() && q->lengths.count[i] < TASK_TOKENS_MIN)
-            return status_fail(STATUS_INVALID, "--prompt-tokens %d: must be %d or more", q->lengths.count[i],
-                               TASK_TOKENS_MIN);
+        if (q->lengths.count[i] < least)
+            return status_fail(STATUS_INVALID, "--prompt-tokens %d: must be %d or more", q->lengths.count[i], least);
+    if (task_is_ruler() && strcmp(o.form, "plain") != 0)
+        return status_fail(STATUS_INVALID, "--form %s: RULER's tasks have the plain form", o.form);
     if (o.pool_window % 2 == 0)
         return status_fail(STATUS_INVALID, "--pool-window %lld: must be odd", (long long)o.pool_window);
     return STATUS_OK;
@@ -104,7 +121,8 @@ static enum status policies_parse(const char *text, bool policy[QUALITY_POLICIES
             p++;
         if (p == QUALITY_POLICIES)
             return status_fail(STATUS_INVALID,
-                               "--policies '%s': must be importance, oracle, random and positional, comma-separated",
+                               "--policies '%s': must be importance, oracle, bm25, perplexity, random, positional, "
+                               "first and last, comma-separated",
                                text);
         policy[p] = true;
         at += size;
@@ -172,19 +190,24 @@ static enum status quality_open_pair(struct quality *q)
         .max_seqs = ttft ? counts_max(&q->batches) : (int)o.max_seqs,
         .kv_tokens = ttft ? largest_batch(q) : 0,
         .max_prompt = counts_max(&q->lengths),
-        .max_output = ttft ? 1 : TASK_ANSWER_TOKENS,
+        .max_output = ttft              ? 1
+                      : task_is_ruler() ? RULER_ANSWER_TOKENS_MAX
+                                        : TASK_ANSWER_TOKENS,
         .look_ahead = counts_max(&q->look_aheads),
     };
+    if (o.passages) TRY(ruler_passages_read(o.passages, &q->passages));
     TRY(model_pair_open(&pair, &q->pair));
     if (ttft) return STATUS_OK;
     if (q->n_qualities) TRY(quality_read_calibration(q));
-    return tokenizer_open(o.main, &q->tokenizer);
+    TRY(tokenizer_open(o.main, &q->tokenizer));
+    q->sentences = sentence_table_create(q->tokenizer);
+    return STATUS_OK;
 }
 
 int bench_quality(int argc, char **argv)
 {
     options_main(options,
-                 "Usage: forepack bench prefill-quality [--task " TASK_NAMES "|all|ttft] [options]\n"
+                 "Usage: forepack bench prefill-quality [--task TASK|all|ruler|ttft] [options]\n"
                  "Right answers or time to first token, by keep rate.",
                  argc, argv, NULL);
     struct quality q = {.flags = &o, .rows = json_array()};
@@ -201,9 +224,11 @@ int bench_quality(int argc, char **argv)
         if (status == STATUS_OK) status = written;
     }
     int code = status == STATUS_OK ? 0 : report_failure(status);
+    quality_ranks_close(&q);
     model_pair_close(q.pair);
     free(q.calibration);
     tokenizer_free(q.tokenizer);
+    ruler_passages_free(q.passages);
     json_decref(q.rows);
     options_free(options);
     return code;

@@ -9,7 +9,8 @@ int quality_tail_tokens(const struct quality *q, int n)
 
 const char *quality_policy_name(enum quality_policy policy)
 {
-    static const char *const names[QUALITY_POLICIES] = {"importance", "oracle", "random", "positional"};
+    static const char *const names[QUALITY_POLICIES] = {"importance", "oracle",     "bm25",  "perplexity",
+                                                        "random",     "positional", "first", "last"};
     return names[policy];
 }
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Counts right answers in classes of documents (bench/tasks.h) at each keep rate and ranking policy. Documents are
+// Counts right answers in classes of documents at each keep rate and ranking policy. Documents are
 // computed in groups: a document is scored once for all keep rates, and the pruned prompts of a group are packed like
 // requests of a cluster.
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +9,6 @@
 #include "bench/commands/quality.h"
 #include "bench/quantiles.h"
 #include "lib/base/mem.h"
-#include "lib/base/random.h"
 
 enum { EVERYTHING = QUALITY_POLICIES, CONTRACT };          // additional policies of a line
 enum { GROUP_TOKENS = 1 << 14, GROUP_DOCUMENTS_MAX = 64 }; // rough size of a group
@@ -19,14 +17,15 @@ enum { GROUP_TOKENS = 1 << 14, GROUP_DOCUMENTS_MAX = 64 }; // rough size of a gr
 struct task_line {
     int policy, look_ahead, chunk_tokens;
     struct task_cell {
-        int right;
+        double score;         // summed over the documents
         double rate, kept;    // keep rates and kept shares, summed over the documents
+        double ttft_us;       // summed over the documents; 0 without --time
         int accepted;         // look-ahead tokens of the speculator that begin the answer, summed over the documents
     } cells[NUMBER_LIST_MAX]; // a cell for each keep rate or quality; one cell if everything is kept
 };
 
 struct task_table {
-    enum task task;
+    int class;
     int tokens; // 0: all lengths
     int documents;
     struct task_line *lines;
@@ -65,12 +64,14 @@ struct group {
     struct quality *q;
     struct task_table *table;
     int first, n; // documents
-    struct task_document *documents;
+    struct quality_document *documents;
     struct model_pair_prompt *prompts;   // ranked by the policy of the current line
     struct model_pair_request *requests; // [n_requests]
     struct purpose {
         int document;
         struct task_cell *cell;
+        int64_t score_us;
+        int32_t *contiguous;           // kept tokens with positions one after another; NULL: positions are restored
         int32_t draft[LOOK_AHEAD_MAX]; // [n_draft] the speculator's look-ahead
         int n_draft;
     } * purposes; // [n_requests]
@@ -80,13 +81,7 @@ struct group {
 static enum status group_make_documents(struct group *g)
 {
     for (int i = 0; i < g->n; i++) {
-        const struct task_request request = {.task = g->table->task,
-                                             .chat = strcmp(g->q->flags->form, "chat") == 0,
-                                             .tokens = g->table->tokens,
-                                             .seed = (uint64_t)g->q->flags->seed,
-                                             .number = (uint64_t)(g->first + i),
-                                             .questions = 1};
-        TRY(task_make(g->q->tokenizer, &request, &g->documents[i]));
+        TRY(quality_document_make(g->q, g->table->class, g->table->tokens, g->first + i, &g->documents[i]));
         g->prompts[i] = (struct model_pair_prompt){
             .tokens = g->documents[i].ids,
             .n = g->documents[i].n,
@@ -98,49 +93,51 @@ static enum status group_make_documents(struct group *g)
     return STATUS_OK;
 }
 
-// Ranks the tokens with no model. The tail window is kept anyway, so it gets the lowest rank and uses no budget. These
-// policies therefore keep at least as many tokens as the other policies.
-static void group_rank(struct group *g, enum quality_policy policy)
-{
-    const struct quality_flags *flags = g->q->flags;
-    for (int i = 0; i < g->n; i++) {
-        struct model_pair_prompt *p = &g->prompts[i];
-        struct random_source random = random_stream(~(uint64_t)flags->seed, (uint64_t)(g->first + i));
-        const int ranked = flags->paper_exact ? p->n : p->n - p->tail_tokens;
-        for (int t = 0; t < p->n; t++) {
-            float rank = policy == QUALITY_RANDOM ? (float)random_unit(&random) : (float)abs(2 * t - (ranked - 1));
-            p->importance[t] = t < ranked ? rank : -1;
-        }
-    }
-}
-
 // Scores the group's prompts. The oracle's look-ahead is the whole answer, so it ends with EOS.
 static enum status group_score(struct group *g, const struct task_line *line)
 {
     const bool by_main = line->policy == QUALITY_ORACLE;
     if (!line_is_importance(line) && !by_main) {
-        group_rank(g, line->policy);
+        for (int i = 0; i < g->n; i++)
+            TRY(quality_rank(g->q, line->policy, line->chunk_tokens, g->first + i, &g->prompts[i]));
         return STATUS_OK;
     }
     const struct prefill prefill = quality_prefill(g->q, line->look_ahead, line->chunk_tokens);
+    for (int i = 0; i < g->n && g->q->flags->time; i++)
+        TRY(model_pair_score(g->q->pair, by_main, &prefill, &g->prompts[i], 1));
+    if (g->q->flags->time) return STATUS_OK;
     return model_pair_score(g->q->pair, by_main, &prefill, g->prompts, g->n);
+}
+
+static int32_t *kept_tokens(const struct quality_document *d, const struct token_range *kept, int n_kept)
+{
+    int32_t *tokens = mem_alloc_array((size_t)d->n, sizeof *tokens);
+    int n = 0;
+    for (int k = 0; k < n_kept; k++)
+        for (int t = kept[k].first; t <= kept[k].last; t++)
+            tokens[n++] = d->ids[t];
+    return tokens;
 }
 
 static void group_add_request(struct group *g, int i, const struct token_range *kept, int n_kept,
                               struct task_cell *cell)
 {
-    const int n = g->documents[i].n, max_tokens = g->documents[i].questions[0].n_answer;
+    const int n = g->documents[i].n, max_tokens = g->documents[i].max_tokens;
     if (g->n_requests == g->capacity) {
         g->capacity = g->capacity ? 2 * g->capacity : 64;
         g->requests = mem_resize(g->requests, (size_t)g->capacity, sizeof *g->requests);
         g->purposes = mem_resize(g->purposes, (size_t)g->capacity, sizeof *g->purposes);
     }
-    g->purposes[g->n_requests] = (struct purpose){.document = i, .cell = cell};
+    const bool contiguous = n_kept && strcmp(g->q->flags->positions, "contiguous") == 0;
+    int32_t *tokens = contiguous ? kept_tokens(&g->documents[i], kept, n_kept) : NULL;
+    const int n_contiguous = contiguous ? quality_kept_tokens(kept, n_kept) : 0;
+    g->purposes[g->n_requests] = (struct purpose){
+        .document = i, .cell = cell, .score_us = n_kept ? g->prompts[i].score_us : 0, .contiguous = tokens};
     g->requests[g->n_requests++] = (struct model_pair_request){
-        .tokens = g->documents[i].ids,
-        .n = n,
+        .tokens = contiguous ? tokens : g->documents[i].ids,
+        .n = contiguous ? n_contiguous : n,
         .kept = kept,
-        .n_kept = n_kept,
+        .n_kept = contiguous ? 0 : n_kept,
         .max_tokens = max_tokens,
         .answer = mem_alloc_array((size_t)max_tokens, sizeof(int32_t)),
     };
@@ -168,21 +165,30 @@ static void group_add_line(struct group *g, struct task_line *line)
         }
 }
 
-static bool answer_is_right(const int32_t *answer, int n, bool stopped, const struct task_question *q)
+static enum status group_add_score(const struct group *g, int i, const int32_t *answer, int n, bool stopped,
+                                   struct task_cell *cell)
 {
-    return stopped && n == q->n_answer - 1 && memcmp(answer, q->answer_ids, (size_t)n * sizeof *answer) == 0;
+    double score;
+    TRY(quality_document_score(g->q, &g->documents[i], answer, n, stopped, &score));
+    cell->score += score;
+    return STATUS_OK;
 }
 
-// Counts the oracle's look-aheads as answers to the whole prompts, so these answers are not computed again.
-static void group_count_whole(struct group *g, struct task_cell *cell)
+// Returns true if the oracle's look-aheads are whole answers to the whole prompts, so these are not computed again.
+static bool oracle_counts_whole(const struct group *g)
+{
+    return g->q->policy[QUALITY_ORACLE] && !quality_class_is_ruler(g->table->class) && !g->q->flags->time;
+}
+
+static enum status group_count_whole(struct group *g, struct task_cell *cell)
 {
     for (int i = 0; i < g->n; i++) {
         const struct model_pair_prompt *p = &g->prompts[i];
-        cell->right +=
-            answer_is_right(p->look_ahead, p->n_look_ahead, p->evidence.ended > 0, &g->documents[i].questions[0]);
+        TRY(group_add_score(g, i, p->look_ahead, p->n_look_ahead, p->evidence.ended > 0, cell));
     }
     cell->rate += g->n;
     cell->kept += g->n;
+    return STATUS_OK;
 }
 
 // Adds the group's answers to all lines. Adjacent lines with the same policy and look-ahead share the scores.
@@ -192,10 +198,11 @@ static enum status group_add_lines(struct group *g)
         struct task_line *line = &g->table->lines[l];
         bool scored = l && line_is_importance(line) == line_is_importance(&line[-1]) &&
                       (line_is_importance(line) || line->policy == line[-1].policy) &&
-                      line[-1].look_ahead == line->look_ahead;
-        if (line->policy == EVERYTHING && g->q->policy[QUALITY_ORACLE]) continue;
+                      line[-1].look_ahead == line->look_ahead && line->policy != QUALITY_BM25;
+        if (line->policy == EVERYTHING && oracle_counts_whole(g)) continue;
         if (line->policy != EVERYTHING && !scored) TRY(group_score(g, line));
-        if (line->policy == QUALITY_ORACLE && !scored) group_count_whole(g, g->table->lines[0].cells);
+        if (line->policy == QUALITY_ORACLE && !scored && oracle_counts_whole(g))
+            TRY(group_count_whole(g, g->table->lines[0].cells));
         group_add_line(g, line);
     }
     return STATUS_OK;
@@ -209,16 +216,26 @@ static int accepted_tokens(const struct purpose *purpose, const struct model_pai
     return n;
 }
 
-static void group_count(struct group *g)
+static enum status group_count(struct group *g)
 {
     g->table->documents += g->n;
     for (int r = 0; r < g->n_requests; r++) {
-        const struct task_document *document = &g->documents[g->purposes[r].document];
+        const struct purpose *purpose = &g->purposes[r];
         const struct model_pair_request *request = &g->requests[r];
-        g->purposes[r].cell->right +=
-            answer_is_right(request->answer, request->n_answer, request->stopped, &document->questions[0]);
-        g->purposes[r].cell->accepted += accepted_tokens(&g->purposes[r], request);
+        TRY(group_add_score(g, purpose->document, request->answer, request->n_answer, request->stopped, purpose->cell));
+        purpose->cell->accepted += accepted_tokens(purpose, request);
+        if (g->q->flags->time) purpose->cell->ttft_us += (double)(purpose->score_us + request->prefill_us);
     }
+    return STATUS_OK;
+}
+
+// With --time, each request is alone, so that no other request delays its first token.
+static enum status group_generate(struct group *g)
+{
+    const int together = g->q->flags->time ? 1 : g->n_requests;
+    for (int r = 0; r < g->n_requests; r += together)
+        TRY(model_pair_generate(g->q->pair, &g->requests[r], together));
+    return STATUS_OK;
 }
 
 static enum status group_run(struct quality *q, struct task_table *table, int first, int n)
@@ -228,16 +245,17 @@ static enum status group_run(struct quality *q, struct task_table *table, int fi
     g.prompts = mem_alloc_array((size_t)n, sizeof *g.prompts);
     enum status status = group_make_documents(&g);
     if (status == STATUS_OK) status = group_add_lines(&g);
-    if (status == STATUS_OK) status = model_pair_generate(q->pair, g.requests, g.n_requests);
-    if (status == STATUS_OK) group_count(&g);
+    if (status == STATUS_OK) status = group_generate(&g);
+    if (status == STATUS_OK) status = group_count(&g);
     for (int r = 0; r < g.n_requests; r++) {
         free((void *)g.requests[r].kept);
+        free(g.purposes[r].contiguous);
         free(g.requests[r].answer);
     }
     for (int i = 0; i < n; i++) {
         free(g.prompts[i].importance);
         free(g.prompts[i].look_ahead);
-        task_document_free(&g.documents[i]);
+        quality_document_free(&g.documents[i]);
     }
     free(g.requests);
     free(g.purposes);
@@ -256,22 +274,22 @@ static void table_add_line(struct task_table *t, int policy, int look_ahead, int
 
 static void table_add_policy(struct task_table *t, const struct quality *q, int policy, int look_ahead)
 {
-    const bool by_model = policy != QUALITY_RANDOM && policy != QUALITY_POSITIONAL;
+    const bool by_model = policy < QUALITY_RANDOM || policy == CONTRACT;
     for (int c = 0; c < (by_model ? q->chunks.n : 1); c++)
         table_add_line(t, policy, look_ahead, q->chunks.count[c]);
 }
 
-static struct task_table table_create(const struct quality *q, enum task task, int tokens)
+static struct task_table table_create(const struct quality *q, int class, int tokens)
 {
-    struct task_table t = {.task = task, .tokens = tokens};
-    t.lines = mem_alloc_array((size_t)(3 + (2 * q->look_aheads.n + 1) * q->chunks.n), sizeof *t.lines);
+    struct task_table t = {.class = class, .tokens = tokens};
+    t.lines = mem_alloc_array((size_t)(5 + (2 * q->look_aheads.n + 3) * q->chunks.n), sizeof *t.lines);
     table_add_line(&t, EVERYTHING, 0, 0);
     for (int a = 0; a < q->look_aheads.n; a++) {
         if (q->policy[QUALITY_IMPORTANCE]) table_add_policy(&t, q, QUALITY_IMPORTANCE, q->look_aheads.count[a]);
         if (q->n_qualities) table_add_policy(&t, q, CONTRACT, q->look_aheads.count[a]);
     }
     if (q->policy[QUALITY_ORACLE]) table_add_policy(&t, q, QUALITY_ORACLE, TASK_ANSWER_TOKENS);
-    for (enum quality_policy p = QUALITY_RANDOM; p <= QUALITY_POSITIONAL; p++)
+    for (enum quality_policy p = QUALITY_BM25; p <= QUALITY_LAST; p++)
         if (q->policy[p]) table_add_policy(&t, q, p, 0);
     return t;
 }
@@ -281,9 +299,10 @@ static void table_add(struct task_table *sum, const struct task_table *t)
     sum->documents += t->documents;
     for (int l = 0; l < t->n_lines; l++)
         for (int k = 0; k < NUMBER_LIST_MAX; k++) {
-            sum->lines[l].cells[k].right += t->lines[l].cells[k].right;
+            sum->lines[l].cells[k].score += t->lines[l].cells[k].score;
             sum->lines[l].cells[k].rate += t->lines[l].cells[k].rate;
             sum->lines[l].cells[k].kept += t->lines[l].cells[k].kept;
+            sum->lines[l].cells[k].ttft_us += t->lines[l].cells[k].ttft_us;
             sum->lines[l].cells[k].accepted += t->lines[l].cells[k].accepted;
         }
 }
@@ -306,17 +325,21 @@ static json_t *cell_row(const struct quality *q, const struct task_table *t, con
     const struct task_cell *cell = &line->cells[k];
     const double n = t->documents;
     char *name = line_name(line);
-    json_t *row = json_pack(
-        "{s:s,s:s,s:o,s:s,s:s,s:o,s:o,s:b,s:o,s:f,s:f,s:f,s:o,s:i}", "task", task_name(t->task), "form", q->flags->form,
-        "tokens", t->tokens ? json_integer(t->tokens) : json_null(), "policy", line_policy(line), "name", name,
-        "look_ahead", line_is_importance(line) ? json_integer(line->look_ahead) : json_null(), "chunk_tokens",
-        line->policy == EVERYTHING                ? json_null()
-        : line->chunk_tokens == CHUNK_TOKENS_AUTO ? json_string("auto")
-                                                  : json_integer(line->chunk_tokens),
-        "paper_exact", q->flags->paper_exact, "quality",
-        line->policy == CONTRACT ? json_real(q->qualities[k]) : json_null(), "keep_rate", cell->rate / n, "kept_ratio",
-        cell->kept / n, "score", cell->right / n, "draft_accepted",
-        line_is_importance(line) ? json_real(cell->accepted / n) : json_null(), "documents", t->documents);
+    json_t *row =
+        json_pack("{s:s,s:s,s:o,s:s,s:s,s:o,s:o,s:b,s:o,s:f,s:f,s:f,s:o,s:o,s:s,s:i}", "task",
+                  quality_class_name(t->class), "form", q->flags->form, "tokens",
+                  t->tokens ? json_integer(t->tokens) : json_null(), "policy", line_policy(line), "name", name,
+                  "look_ahead", line_is_importance(line) ? json_integer(line->look_ahead) : json_null(), "chunk_tokens",
+                  line->policy == EVERYTHING                ? json_null()
+                  : line->chunk_tokens == CHUNK_TOKENS_AUTO ? json_string("auto")
+                                                            : json_integer(line->chunk_tokens),
+                  "paper_exact", q->flags->paper_exact, "quality",
+                  line->policy == CONTRACT ? json_real(q->qualities[k]) : json_null(), "keep_rate", cell->rate / n,
+                  "kept_ratio", cell->kept / n, "score", cell->score / n, "draft_accepted",
+                  line_is_importance(line) ? json_real(cell->accepted / n) : json_null(), "ttft_ms",
+                  // The oracle answers the whole prompt first, so it has no TTFT.
+                  q->flags->time && line->policy != QUALITY_ORACLE ? json_real(cell->ttft_us / n / 1000) : json_null(),
+                  "positions", q->flags->positions, "documents", t->documents);
     free(name);
     return row;
 }
@@ -328,11 +351,17 @@ static void line_print(const struct quality *q, const struct task_table *t, cons
     printf("%-42s", name);
     for (int k = 0; k < line_cells(q, line); k++) {
         const struct task_cell *cell = &line->cells[k];
-        printf(" | %5.1f %5.1f", 100 * cell->right / n, 100 * cell->kept / n);
+        printf(" | %5.1f %5.1f", 100 * cell->score / n, 100 * cell->kept / n);
         if (line->policy == CONTRACT) printf(", for %g at mean rate %.2f", q->qualities[k], cell->rate / n);
     }
     printf("\n");
     free(name);
+    if (q->flags->time && line->policy != QUALITY_ORACLE) {
+        printf("%-42s", "  TTFT in ms");
+        for (int k = 0; k < line_cells(q, line); k++)
+            printf(" | %11.1f", line->cells[k].ttft_us / n / 1000);
+        printf("\n");
+    }
     if (!line_is_importance(line)) return;
     printf("%-42s", "  look-ahead tokens that begin the answer");
     for (int k = 0; k < line_cells(q, line); k++)
@@ -343,8 +372,8 @@ static void line_print(const struct quality *q, const struct task_table *t, cons
 static void table_print(const struct quality *q, const struct task_table *t)
 {
     char *tokens = t->tokens ? mem_format("%d tokens", t->tokens) : mem_string("all lengths");
-    printf("\n%s, %s, %d documents: right answers and kept tokens in %%, by keep rate\n%-42s", task_name(t->task),
-           tokens, t->documents, "");
+    printf("\n%s, %s, %d documents: right answers and kept tokens in %%, by keep rate\n%-42s",
+           quality_class_name(t->class), tokens, t->documents, "");
     free(tokens);
     for (int k = 0; k < q->n_keep_rates; k++)
         printf(" | %11g", q->keep_rates[k]);
@@ -371,17 +400,17 @@ static enum status run_length(struct quality *q, struct task_table *table)
         const int n = documents - d < step ? documents - d : step;
         TRY(group_run(q, table, (int)q->flags->first + d, n));
         progress_draw(&q->progress, d + n, documents, d + n == documents, "%s, %d tokens: %d of %d documents",
-                      task_name(table->task), table->tokens, d + n, documents);
+                      quality_class_name(table->class), table->tokens, d + n, documents);
     }
     return STATUS_OK;
 }
 
-static enum status run_task(struct quality *q, enum task task)
+static enum status run_class(struct quality *q, int class)
 {
     enum status status = STATUS_OK;
-    struct task_table sum = table_create(q, task, 0);
+    struct task_table sum = table_create(q, class, 0);
     for (int i = 0; i < q->lengths.n && status == STATUS_OK; i++) {
-        struct task_table table = table_create(q, task, q->lengths.count[i]);
+        struct task_table table = table_create(q, class, q->lengths.count[i]);
         status = run_length(q, &table);
         if (status == STATUS_OK) {
             table_show(q, &table);
@@ -396,98 +425,7 @@ static enum status run_task(struct quality *q, enum task task)
 
 enum status quality_run_tasks(struct quality *q)
 {
-    enum task task;
-    if (task_parse(q->flags->task, &task)) return run_task(q, task);
-    for (int t = 0; t < TASKS; t++)
-        TRY(run_task(q, (enum task)t));
+    for (int class = 0; class < QUALITY_CLASSES; class ++)
+        if (quality_class_runs(q, class)) TRY(run_class(q, class));
     return STATUS_OK;
-}
-
-// ---- the page -------------------------------------------------------------------------------------------------------
-
-enum { PLOT_LINES_MAX = 64 };
-
-struct task_plot {
-    struct report_series series[PLOT_LINES_MAX];
-    double x[PLOT_LINES_MAX][NUMBER_LIST_MAX + 1], y[PLOT_LINES_MAX][NUMBER_LIST_MAX + 1];
-    int n;
-    double everything; // the value if everything is kept: the end of all lines
-};
-
-static void plot_add_rows(struct task_plot *plot, const json_t *rows, enum task task, int length)
-{
-    size_t i;
-    const json_t *row;
-    json_array_foreach(rows, i, row)
-    {
-        const char *row_task = json_string_value(json_object_get(row, "task"));
-        if (strcmp(row_task, task_name(task)) != 0) continue;
-        if (json_integer_value(json_object_get(row, "tokens")) != length) continue;
-        const char *name = json_string_value(json_object_get(row, "name"));
-        if (strcmp(name, "everything") == 0) {
-            plot->everything = bench_row_number(row, "score");
-            continue;
-        }
-        int n = plot->n;
-        if (!n || strcmp(plot->series[n - 1].name, name) != 0) {
-            if (n == PLOT_LINES_MAX) break;
-            plot->series[n] = (struct report_series){name, plot->x[n], plot->y[n], 0};
-            n = ++plot->n;
-        }
-        struct report_series *line = &plot->series[n - 1];
-        plot->x[n - 1][line->n] = bench_row_number(row, "keep_rate");
-        plot->y[n - 1][line->n++] = bench_row_number(row, "score");
-    }
-}
-
-// Sorts the points of line `s` by keep rate: the flag usually lists the rates in descending order.
-static void plot_sort_line(struct task_plot *plot, int s)
-{
-    double *x = plot->x[s], *y = plot->y[s];
-    for (int a = 0; a < plot->series[s].n; a++)
-        for (int b = a + 1; b < plot->series[s].n; b++)
-            if (x[b] < x[a]) {
-                double t = x[a];
-                x[a] = x[b], x[b] = t;
-                t = y[a];
-                y[a] = y[b], y[b] = t;
-            }
-}
-
-// Adds a plot of the score by keep rate for one class and prompt length, with one line per policy.
-static void report_table_plot(struct report *report, const struct quality *q, enum task task, int length)
-{
-    struct task_plot *plot = mem_alloc(sizeof *plot);
-    plot->everything = NAN;
-    plot_add_rows(plot, q->rows, task, length);
-    for (int s = 0; s < plot->n; s++) {
-        plot_sort_line(plot, s);
-        struct report_series *line = &plot->series[s];
-        plot->x[s][line->n] = 1;
-        plot->y[s][line->n++] = plot->everything;
-    }
-    char *text = mem_format("%s, prompts of %d tokens", task_name(task), length);
-    report_lines(report, &(struct report_chart){.title = text,
-                                                .x_title = "keep rate",
-                                                .y_title = "right answers",
-                                                .series = plot->series,
-                                                .n_series = plot->n});
-    free(text);
-    free(plot);
-}
-
-void quality_report_tasks(struct report *report, const struct quality *q)
-{
-    static const char *const columns[] = {"task=Task",           "tokens=Tokens",         "name=Selected by",
-                                          "keep_rate=Keep rate", "kept_ratio=Kept ratio", "score=Right answers",
-                                          "documents=Documents"};
-    const struct quality_flags *f = q->flags;
-    enum task only = TASKS;
-    task_parse(f->task, &only);
-    report_paragraph(report, "Main model %s, speculator %s; %lld documents of each class and length, seed %lld.",
-                     f->main, f->spec, (long long)f->documents, (long long)f->seed);
-    for (int t = 0; t < TASKS; t++)
-        for (int i = 0; i < q->lengths.n && (only == TASKS || (int)only == t); i++)
-            report_table_plot(report, q, (enum task)t, q->lengths.count[i]);
-    report_table(report, q->rows, columns, sizeof columns / sizeof columns[0]);
 }

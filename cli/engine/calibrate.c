@@ -3,6 +3,7 @@
 // calibration (speculator/calibration_fit.h). Writes the calibration next to the speculator's weights.
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,18 +11,21 @@
 
 #include <jansson.h>
 
+#include "cli/engine/calibrate_picture.h"
 #include "cli/engine/calibrate_rows.h"
+#include "cli/engine/calibrate_sample.h"
 #include "cli/engine/commands.h"
 #include "cli/engine/model_pair.h"
 #include "cli/progress.h"
 #include "cli/request.h"
+#include "lib/base/fnv.h"
 #include "lib/base/mem.h"
 #include "lib/base/new_file.h"
 #include "lib/text/tokenizer.h"
 #include "speculator/calibration_fit.h"
 
 static struct {
-    char *main, *spec, *prompts, *output, *backend, *dtype;
+    char *main, *spec, *prompts, *output, *picture, *backend, *dtype;
     int64_t threads, token_budget, max_seqs, max_tokens, look_ahead, chunk_tokens, pool_window, tail_tokens,
         pinned_turn_tokens;
     double quality;
@@ -39,6 +43,8 @@ static const struct option options[] = {
              "for which the loss is bounded separately"},
     {.name = "output", .type = OPTION_STRING, .value = &o.output, .placeholder = "FILE",
      .help = "file to write; default: " CALIBRATION_FILE " in the speculator's directory, which it reads at start"},
+    {.name = "picture", .type = OPTION_STRING, .value = &o.picture, .placeholder = "FILE",
+     .help = "also draw the right answers by keep rate to this SVG file"},
     {.name = "max-tokens", .type = OPTION_INT, .value = &o.max_tokens, .default_text = "64", .min = 1, .max = 4096,
      .unit = "tokens", .help = "longest answer; longer answers are cut"},
     {.name = "quality", .type = OPTION_REAL, .value = &o.quality, .default_text = "0.99", .min = 0.01, .max = 1,
@@ -78,6 +84,7 @@ struct run {
     struct calibrate_rows rows;
     struct fit_document *documents;     // [rows.n]
     struct predicted_losses *predicted; // [rows.n]
+    uint64_t *answers;                  // [rows.n] hashes of the answers from full prompts
     struct progress progress;
 };
 
@@ -145,6 +152,7 @@ static enum status document_fill(const struct run *run, int i, const struct answ
     struct fit_document *document = &run->documents[i];
     const struct model_pair_request *whole = &a->requests[QUALITY_RATES - 1];
     document->evidence = a->prompt.evidence;
+    run->answers[i] = fnv1a(FNV_START, whole->answer, (size_t)whole->n_answer * sizeof *whole->answer);
     document->group = run->rows.rows[i].group;
     TRY(answer_is_right(run, &run->rows.rows[i], whole, whole, &document->counts));
     for (int r = 0; r < QUALITY_RATES - 1; r++)
@@ -203,6 +211,7 @@ static enum status measure(struct run *run)
     const int batch = (int)o.max_seqs;
     enum status status = STATUS_OK;
     run->documents = mem_alloc_array((size_t)run->rows.n, sizeof *run->documents);
+    run->answers = mem_alloc_array((size_t)run->rows.n, sizeof *run->answers);
     for (int i = 0; i < run->rows.n && status == STATUS_OK; i += batch) {
         const int n = run->rows.n - i < batch ? run->rows.n - i : batch;
         status = batch_run(run, i, n);
@@ -265,6 +274,19 @@ static void table_print(const json_t *groups)
     }
 }
 
+static void promise_print(const struct run *run, const struct calibration *calibration)
+{
+    const double highest = calibration_highest_quality(calibration);
+    const int right = (int)lround(share(run, -1, -1) * run->rows.n), needed = calibration_documents_for(o.quality);
+    if (highest > 0)
+        printf("These prompts promise a quality of at most %g.", highest);
+    else
+        printf("These prompts promise no quality: every token will be kept.");
+    if (right < needed)
+        printf(" Quality %g needs at least %d prompts that are answered right; %d are.", o.quality, needed, right);
+    printf("\n");
+}
+
 static json_t *measured_json(const struct run *run, const struct calibration *calibration)
 {
     json_t *groups = json_array();
@@ -272,7 +294,13 @@ static json_t *measured_json(const struct run *run, const struct calibration *ca
     for (int g = 0; g < run->rows.n_groups && run->rows.n_groups > 1; g++)
         json_array_append_new(groups, group_json(run, calibration, g));
     table_print(groups);
-    return json_pack("{s:f,s:o}", "quality", o.quality, "groups", groups);
+    promise_print(run, calibration);
+    json_t *warnings = calibrate_sample_warnings(&run->rows, run->answers);
+    size_t i;
+    json_t *warning;
+    json_array_foreach(warnings, i, warning) fprintf(stderr, "warning: %s\n", json_string_value(warning));
+    return json_pack("{s:f,s:f,s:o,s:o}", "quality", o.quality, "highest_quality",
+                     calibration_highest_quality(calibration), "groups", groups, "warnings", warnings);
 }
 
 // Replaces the file atomically: a speculator that starts meanwhile reads either the old or the new file.
@@ -311,7 +339,11 @@ static enum status fit_and_write(struct run *run, const char *path)
         .tail_tokens = (int)o.tail_tokens};
     run->predicted = mem_alloc_array((size_t)run->rows.n, sizeof *run->predicted);
     TRY(calibration_fit(run->documents, run->rows.n, run->rows.n_groups, &calibration, run->predicted));
-    return file_write(path, &calibration, measured_json(run, &calibration));
+    json_t *measured = measured_json(run, &calibration);
+    enum status status = o.picture ? calibrate_picture_write(o.picture, measured) : STATUS_OK;
+    if (status == STATUS_OK) return file_write(path, &calibration, measured);
+    json_decref(measured);
+    return status;
 }
 
 // --- the command
@@ -365,6 +397,7 @@ static void run_fini(struct run *run)
     calibrate_rows_fini(&run->rows);
     free(run->documents);
     free(run->predicted);
+    free(run->answers);
     model_pair_close(run->pair);
     tokenizer_free(run->tokenizer);
 }

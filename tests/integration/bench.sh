@@ -169,6 +169,20 @@ prefill_quality --task all --documents 1 --form chat --policies importance --qua
 check_json "$work/all.json" 'all(.[]; .form == "chat") and ([.[] | select(.policy == "quality") | .quality] | length == 36 and (unique == [0.9, 1]))
     and all(.[]; .keep_rate > 0 and .keep_rate <= 1 and (.quality != 1 or .keep_rate == 1)) and [.[] | select(.policy == "importance" and .tokens == 512) | .task]
     == ["needle", "facts", "two_hop", "count", "copy", "instruction"]'
+# The words of the question find the fact; the other policies without a score do not.
+"$bin/forepack" bench prefill-quality --prompt-tokens 512 --keep-rates 0.3 --chunk-tokens auto,0 --main "$main_model" --spec "$spec_model" \
+    --policies bm25,perplexity,first,last --documents 8 --time --json >"$work/baselines.json" 2>>"$work/quality.log"
+check_json "$work/baselines.json" '[.[] | [.policy, .chunk_tokens]] == [["everything",null], ["bm25","auto"], ["bm25",0],
+    ["perplexity","auto"], ["perplexity",0], ["first","auto"], ["last","auto"]] and all(.[]; .ttft_ms > 0)
+    and .[0].score >= 0.8 and .[1].score >= 0.8 and .[5].score < .[1].score and .[6].score < .[1].score'
+"$bin/forepack" bench prefill-quality --prompt-tokens 512 --keep-rates 0.3 --chunk-tokens auto --main "$main_model" --spec "$spec_model" \
+    --policies importance --documents 8 --positions contiguous --json >"$work/contiguous.json" 2>>"$work/quality.log"
+check_json "$work/contiguous.json" 'all(.[]; .positions == "contiguous" and .ttft_ms == null) and .[1].kept_ratio < 0.7'
+"$bin/forepack" bench prefill-quality --task ruler --prompt-tokens 1500 --documents 1 --keep-rates 0.3 --policies importance,oracle \
+    --chunk-tokens auto --main "$main_model" --spec "$spec_model" --json >"$work/ruler.json" 2>>"$work/quality.log"
+check_json "$work/ruler.json" '[.[] | select(.policy == "everything") | .task] == ["niah_single_1", "niah_single_2", "niah_single_3",
+    "niah_multikey_1", "niah_multikey_2", "niah_multikey_3", "niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe", "qa_1", "qa_2"]
+    and length == 39 and all(.[]; .score >= 0 and .score <= 1 and (.policy == "everything" or .kept_ratio < 0.5))'
 "$bin/forepack" bench prefill-quality --task ttft --shape "$work/shape.json" --spec-shape "$shape" --prompt-tokens 300,200 \
     --batch 1,3 --max-batch-tokens 600 --keep-rates 0.3 --look-aheads 2 --rounds 2 --json >"$work/ttft.json" 2>"$work/ttft.log"
 check_json "$work/ttft.json" '[.[] | [.tokens, .batch]] == [[300, 1], [200, 1], [200, 3]] and all(.[]; .plain_ms > 0 and .ttft_ms > .score_ms
@@ -270,7 +284,12 @@ refused "one of --qps and --concurrency" serve --prompt-tokens 5 --qps 1 --concu
 refused "--qps '1,0': must be numbers from" serve --prompt-tokens 5 --qps 1,0
 refused "--search: give --qps" serve --prompt-tokens 5 --concurrency 1 --search
 refused "--prompt-tokens 100: must be 128 or more" prefill-quality --prompt-tokens 100
-refused "--policies 'oracle,last': must be importance, oracle, random and positional, comma-separated" prefill-quality --policies oracle,last
+refused "--prompt-tokens 512: must be 1024 or more" prefill-quality --task vt --prompt-tokens 512
+refused "--form chat: RULER's tasks have the plain form" prefill-quality --task vt --prompt-tokens 2048 --form chat
+refused "must be SQuAD's" prefill-quality --task qa_1 --prompt-tokens 2048 --passages "$shape"
+refused "--passages and --characters-per-token are for RULER's tasks" documents --passages "$shape"
+refused "task cwe has no room in 1024 tokens" documents --task cwe --tokens 1024 --characters-per-token 2
+refused "--policies 'oracle,best': must be importance, oracle, bm25" prefill-quality --policies oracle,best
 refused "--tokens '100-300': must be a range A-B with 128 <= A <= B <= 1048576" documents --tokens 100-300
 refused "a count document of 128 tokens has no room for what its question needs" documents --model "$main_model" --tokens 128 --task count --first 207 --count 1
 refused "--pool-window 4: must be odd" prefill-quality --pool-window 4

@@ -34,8 +34,22 @@ cp -r "$spec_model" "$work/speculator"
 rm -f "$work/speculator/calibration.json"
 spec_model=$work/speculator
 "$bin/forepack" calibrate --model "$main_model" --spec "$spec_model" --prompts "$work/documents.jsonl" --max-tokens 8 \
-    --quality 0.8 --dtype bf16 >"$work/calibrate.log" 2>&1
+    --quality 0.8 --dtype bf16 --picture "$work/calibration.svg" >"$work/calibrate.log" 2>&1
 equal 0.8 "$(jq .measured.quality "$spec_model/calibration.json")" "quality of the table"
+grep -q '^These prompts promise a quality of at most 0.8\.' "$work/calibrate.log" || fail "the promise of 48 prompts"
+equal 1 "$(grep -c '^warning: nine in ten prompts have 2[0-9]* to 2[0-9]* tokens' "$work/calibrate.log")" "equal lengths"
+python3 -c 'import sys, xml.etree.ElementTree as x; sys.exit(x.parse(sys.argv[1]).getroot().tag != "{http://www.w3.org/2000/svg}svg")' \
+    "$work/calibration.svg" || fail "no picture"
+
+# Prompts alone suffice. Copies and equal answers are reported.
+jq -c 'select(.prompt) | {prompt, task: "<all & more>"}' "$work/documents.jsonl" | head -8 >"$work/alone.jsonl"
+for _ in 1 2; do cat "$work/alone.jsonl"; done >"$work/twice.jsonl"
+cat "$work/twice.jsonl" "$work/alone.jsonl" >"$work/thrice.jsonl"
+"$bin/forepack" calibrate --model "$main_model" --spec "$spec_model" --prompts "$work/thrice.jsonl" --max-tokens 4 \
+    --output "$work/alone.json" --picture "$work/alone.svg" >"$work/alone.log" 2>&1
+grep -q '^warning: 16 of 24 prompts are copies of others' "$work/alone.log" || fail "copies are not reported"
+grep -q ' Quality 0.99 needs at least 500 prompts that are answered right; 24 are.$' "$work/alone.log" || fail "the number needed"
+python3 -c 'import sys, xml.etree.ElementTree as x; x.parse(sys.argv[1])' "$work/alone.svg" || fail "the picture has markup of a task"
 
 start_up --workers 1 --tp 1 --speculators 1 --no-enable-prefix-caching
 jq -s 'map(select(.prompt))[0]' "$work/documents.jsonl" | jq -rj .prompt >"$work/prompt"
