@@ -14,7 +14,7 @@
 
 // One person with a workshop. Each index has other names.
 struct written {
-    char person[2 * RULER_KEY_BYTES], town[RULER_KEY_BYTES], made[RULER_KEY_BYTES], club[RULER_KEY_BYTES];
+    char person[2 * RULER_KEY_BYTES], town[RULER_KEY_BYTES], made[RULER_KEY_BYTES], club[2 * RULER_KEY_BYTES];
     int year;
 };
 

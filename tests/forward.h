@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs models in tests. All ranks of a group, with or without pipeline stages, are threads of this process. Batches are built sequence by
-// sequence, on purpose without engine/batch_builder.h. Failures abort the test (Check).
+// Runs models in tests. All ranks of a group, with or without pipeline stages, are threads of this process. Batches are
+// built sequence by sequence, on purpose without engine/batch_builder.h. Failures abort the test (Check).
 #pragma once
 
 #include "engine/model/model.h"
