@@ -178,7 +178,7 @@ END_TEST
 START_TEST(two_addresses_of_one_router_attach_once)
 {
     char addresses[128];
-    snprintf(addresses, sizeof addresses, "127.0.0.1:%d,localhost:%d", routers[0].port, routers[0].port);
+    snprintf(addresses, sizeof addresses, "127.0.0.1:%d,[::ffff:127.0.0.1]:%d", routers[0].port, routers[0].port);
     struct node *node = open_node(addresses);
     ck_assert_int_eq(next_event(node).kind, NODE_ATTACHED);
     for (int n = 0; !test_router_count(&routers[0], &routers[0].duplicates); n++) {
