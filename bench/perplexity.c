@@ -39,7 +39,7 @@ static enum status perplexity_add_chunk(struct engine *engine, const struct perp
                                  .logit_row = w->logit_row,
                                  .smoothing_window = 1};
     int from = counted - 1 > first ? counted - 1 : first; // the row before the first counted token
-    int end = first + rows < n ? first + rows : n - 1;    // the last token predicts no token of the text
+    int end = first + rows < n ? first + rows : n - 1;    // the last token predicts no token of the window
     for (int i = from; i < end; i++)
         w->logit_row[batch.n_logit_rows++] = i - first;
     struct forward_result result;

@@ -37,8 +37,8 @@ static double pass_time(const struct cost_model *m, double passes, double rows, 
     return passes * m->fixed_us + rows * m->row_us + pairs * m->pair_us;
 }
 
-// Returns the time to compute prompt rows. A pass with decodes also has one row for each decode, and prompts get only a
-// share of its time.
+// Returns the time to compute prompt rows. A pass with decodes also has the rows of its share of the node's decodes,
+// and prompts get only a part of its time.
 static double work_time(const struct sched_node *node, const struct cost_model *m, double rows, double pairs)
 {
     if (rows <= 0) return 0;
@@ -140,7 +140,7 @@ static double own_time(const struct question *q, const struct sched_node *node, 
 
 // --- a request in front of a pool
 
-// Visits the nodes that take work, in the order of their attachment. The order matters if costs are equal.
+// Visits the nodes that take work, the last attached first. The order matters if costs are equal.
 #define EACH_NODE(q, node)                                                                                             \
     for (int each_ = (q)->c->nodes[(q)->role].n_nodes; each_--;)                                                       \
         for (const struct sched_node *node = (q)->c->nodes[(q)->role].nodes[each_]; node && !node->draining;           \
@@ -185,15 +185,15 @@ static int64_t due_at(const struct question *q, double own_us, int64_t now_us)
             full_us = fmax(full_us, work_time(node, costs_of(q, node), budget, pairs_of(budget, 0)));
         }
         if (own_us > (double)(deadline_us - now_us)) return waited_us;
-        // A node with false reports may make the times of a bin endless.
+        // With a node's false reports, full_us can be too large for int64_t.
         due_us = deadline_us - (int64_t)fmin(own_us + full_us, (double)deadline_us);
     }
     return due_us < waited_us ? due_us : waited_us;
 }
 
 // Returns the waiting work that goes first. With the policy `dataset`, this is the work of the same and higher
-// priorities, plus overdue work of at most as many rows. It is never more than the overdue work and the work due before
-// `due_us`. With other policies, all waiting work goes first.
+// priorities, plus overdue work of at most as many rows, but at most all work that is overdue or due before `due_us`.
+// With other policies, all waiting work goes first.
 static struct cost_work ahead_of(const struct question *q, int64_t due_us, int64_t now_us)
 {
     const struct waiting_set *set = &q->c->waiting[q->role];
@@ -215,8 +215,8 @@ static struct cost_work ahead_of(const struct question *q, int64_t due_us, int64
     return (struct cost_work){share * rows, share * pairs};
 }
 
-// Returns the time at which the work ahead is dispatched. This work fills the nodes evenly, like water in vessels of
-// different depth.
+// Returns the time from now until the work ahead is dispatched. This work fills the nodes evenly, like water in vessels
+// of different depth.
 static double level_of(const struct question *q, struct cost_work ahead)
 {
     double level = INFINITY, next = DBL_MAX;
@@ -255,7 +255,7 @@ static struct answer answer_of(const struct question *q, double after_us, int64_
 
 // --- the questions that the router asks
 
-// A copy of a request that keeps the expected number of tokens.
+// A copy of a request that keeps an assumed number of tokens.
 struct kept {
     struct request_usage usage;
     struct sched_request r;
@@ -339,8 +339,8 @@ static bool is_scored_alone(const struct core *c)
     return n == 0;
 }
 
-// Checks whether speculation pays: the pruned prompt's first token has to come sooner by at least a tenth of the whole
-// prompt's time.
+// Checks if speculation pays: the pruned prompt's first token has to come sooner by at least a tenth of the time that
+// the whole prompt takes without waiting.
 static void check_pays(struct world *w, const struct core *c, const struct sched_request *r, struct answer whole,
                        struct answer pruned)
 {
@@ -403,8 +403,8 @@ void oracle_estimate(struct world *w, const struct core *c, const struct sched_r
 
 // --- nodes and pools
 
-// Returns the smallest bin worth sending: half the token budget, or fewer rows if they take seven eighths of the time
-// of their pass.
+// Returns the smallest bin worth sending: half the token budget, or the fewest rows that take over seven eighths of
+// the time of their pass, if these are fewer.
 static int64_t least_bin(const struct core *c, const struct sched_node *node)
 {
     const struct cost_model *m = &node->cost;

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Converts between the messages of the cluster protocol and the scorer's structs. Does not check the values:
-// scorer_add() checks them and reports an error text.
+// scorer_add() checks those of prompts and reports an error text.
 #pragma once
 
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"
 #include "speculator/scorer.h"
 
-// Converts a message. `item` borrows the message's tokens and *pinned_p, which the caller frees.
+// Converts a message. `item` borrows the message's tokens and trace, and *pinned_p, which the caller frees.
 void score_item_from_message(const Forepack__Cluster__V1__ScoreItem *message, struct score_item *item,
                              struct token_range **pinned_p);
 

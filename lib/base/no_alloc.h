@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Marks code that must not allocate: the token loop. malloc() takes unplanned time there, and may wait for a lock that
 // another thread holds. In builds with a sanitizer (presets dev and tsan), an allocation between begin and end prints
-// the name of the section and aborts the process. This includes allocations by libraries in the same thread. In other
-// builds these calls do nothing. Freeing is allowed: the loop releases the memory of finished sequences.
+// the name of the section that began last and aborts the process. This includes allocations by libraries in the same
+// thread. In other builds these calls do nothing. Freeing is allowed: the loop releases the memory of finished
+// sequences.
 #pragma once
 
 #include <stdbool.h>

@@ -92,7 +92,7 @@ static struct node *parse_for(struct parser *p)
 
 static struct node *parse_if(struct parser *p)
 {
-    static const char *const ends[] = {"elif", "else", "endif", NULL}, *const end[] = {"endif", NULL};
+    static const char *const ends[] = {"endif", "elif", "else", NULL}, *const end[] = {"endif", NULL};
     struct node *node = node_new(p, NODE_IF);
     node->a = parse_tuple(p, false, false, NULL);
     node->body = parse_body(p, ends);

@@ -52,7 +52,8 @@ struct filter_place {
 };
 
 // Returns the place for merges whose left token ends with the bytes `left`, and whose right token starts with the bytes
-// `right`. Either is one byte, if the token has no more, or two with the first byte in the higher bits.
+// `right`. Each is the token's only byte (`left_single`, `right_single`) or two
+// bytes, the first in the higher bits.
 static struct filter_place filter_place(const struct merge_filter *filter, bool left_single, unsigned left,
                                         bool right_single, unsigned right)
 {
@@ -135,7 +136,7 @@ void bpe_scratch_free(struct bpe_scratch *scratch)
     *scratch = (struct bpe_scratch){0};
 }
 
-// Makes room for the word's cells. Only the cells of the longest part that merges are touched.
+// Makes room for the part's cells. Only the cells of the longest part that merges are touched.
 static void cells_reserve(struct bpe_scratch *s, size_t n)
 {
     if (n <= s->cells_capacity) return;
@@ -144,7 +145,7 @@ static void cells_reserve(struct bpe_scratch *s, size_t n)
 }
 
 // Makes room for an entry of each symbol and for some stale entries. queue_all() removes stale entries so rarely that
-// all calls together take linear time.
+// this adds only linear time to all calls together.
 static void heap_reserve(struct bpe_scratch *s)
 {
     uint32_t n = s->n_symbols + s->n_symbols / 8 + 1;
@@ -276,7 +277,7 @@ struct encoding {
     struct bpe_scratch *scratch;
     const char *word;
     size_t n;
-    bool after_unknown; // the character before had no token
+    bool after_unknown; // the character before became the unknown token
     bpe_emit_fn *emit;
     void *user;
 };
@@ -390,7 +391,8 @@ static bool result_emit(void *user, int32_t id, size_t start)
     return true;
 }
 
-// Returns true if merges join symbols whose bytes differ from the text's: spelled bytes, or the unknown token.
+// Returns true if merges join symbols whose bytes differ from the text's: byte-fallback tokens such as <0x0A>, or
+// the unknown token.
 static bool merges_spelled_symbols(const struct bpe *bpe)
 {
     bool *spelled = mem_alloc_array((size_t)bpe->vocabulary.n_ids, sizeof *spelled), found = false;
@@ -405,7 +407,7 @@ static bool merges_spelled_symbols(const struct bpe *bpe)
     return found;
 }
 
-// Returns true if a character may be dropped. Symbols that the text has not next to each other may then merge.
+// Returns true if a character may be dropped. Then symbols that are not adjacent in the text can merge.
 static bool drops_characters(const struct bpe *bpe)
 {
     bool all_bytes = bpe->byte_level || bpe->byte_fallback;
