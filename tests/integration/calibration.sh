@@ -42,7 +42,7 @@ python3 -c 'import sys, xml.etree.ElementTree as x; sys.exit(x.parse(sys.argv[1]
     "$work/calibration.svg" || fail "no picture"
 
 # Prompts alone suffice. Copies and equal answers are reported.
-jq -c 'select(.prompt) | {prompt, task: "<all & more>"}' "$work/documents.jsonl" | head -8 >"$work/alone.jsonl"
+jq -c 'select(.prompt) | {prompt, task: "<all & more>"}' "$work/documents.jsonl" | sed -n 1,8p >"$work/alone.jsonl"
 for _ in 1 2; do cat "$work/alone.jsonl"; done >"$work/twice.jsonl"
 cat "$work/twice.jsonl" "$work/alone.jsonl" >"$work/thrice.jsonl"
 "$bin/forepack" calibrate --model "$main_model" --spec "$spec_model" --prompts "$work/thrice.jsonl" --max-tokens 4 \

@@ -7,6 +7,7 @@ Usage: join_stranger.py garbage HOST PORT         another protocol, frames that 
        join_stranger.py relay PORT HOST PORT FILE  passes one connection on and records what the follower sends
        join_stranger.py replay HOST PORT FILE     sends it again; prints what the leader answers
        join_stranger.py leader PORT FILE          a leader without the token, which starts touch FILE"""
+import errno
 import hashlib
 import hmac
 import os
@@ -70,13 +71,16 @@ def garbage(host, port):
                  frame(HELLO, b"x"), start, frame(HELLO, greeting(b"1"))[:-1], frame(HELLO, greeting(b"1")) + start,
                  frame(HELLO, greeting(b"1")) + frame(PROOF, b"\0" * 32), frame(HELLO, greeting(b"1")) * 2, os.urandom(4000)):
         connection = dial(host, port)
-        connection.sendall(data)
-        connection.shutdown(socket.SHUT_WR)
-        try:
-            while connection.recv(65536): # the leader ends the connection
+        try: # the leader may end the connection at any of these calls
+            connection.sendall(data)
+            connection.shutdown(socket.SHUT_WR)
+            while connection.recv(65536):
                 pass
-        except ConnectionResetError:
+        except (ConnectionResetError, BrokenPipeError):
             pass
+        except OSError as error:
+            if error.errno != errno.ENOTCONN:
+                raise
         connection.close()
 
 
