@@ -6,8 +6,8 @@
 # Usage: deploy/packages.sh [--bench] [--browser] [--deploy] [--lint] [--fuzz] [--monitoring] [--proxy] [--valgrind]
 #   --bench  also oneDNN, which `forepack bench kernels` compares with its own kernels
 #   --browser  also Chromium, in which a test looks at the live page
-#   --deploy  also debhelper and lintian for packages, systemd-nspawn and mmdebstrap for their test, and podman,
-#             buildah and an SSH server for images and groups over several pods
+#   --deploy  also debhelper and lintian for packages, systemd-nspawn and mmdebstrap for their test, podman and
+#             buildah for images, Slurm, and libfaketime for deploy/chaos
 #   --lint   also clang-format, clang-tidy and cppcheck, for tests/lint.sh
 #   --fuzz   also clang with libFuzzer, for the preset `fuzz`
 #   --monitoring  also Prometheus, for the test of the alerts
@@ -29,7 +29,8 @@ for flag; do
     case $flag in
     --bench) packages+=(libdnnl-dev) ;;
     --browser) packages+=(chromium) ;;
-    --deploy) packages+=(debhelper lintian mmdebstrap systemd-container gpg podman buildah runc catatonit dpkg-dev) ;;
+    --deploy) packages+=(debhelper lintian mmdebstrap systemd-container gpg podman buildah runc catatonit dpkg-dev
+        munge slurmctld slurmd slurm-client faketime) ;;
     --lint) packages+=(clang-format-14 clang-tidy-14 cppcheck) ;;
     --fuzz) packages+=(clang-14 libclang-rt-14-dev) ;;
     --monitoring) packages+=(prometheus) ;;
@@ -59,5 +60,12 @@ echo "installing: ${missing[*]}" >&2
 export DEBIAN_FRONTEND=noninteractive
 apt=("${as_root[@]}" apt-get -qq -o Acquire::Retries=3 -o DPkg::Lock::Timeout=600)
 "${apt[@]}" update
+# Tests of --deploy start the services that they need, such as slurmctld. Those of the packages must not start.
+policy=/usr/sbin/policy-rc.d
+if [[ " $* " = *" --deploy "* ]] && [ ! -e $policy ]; then
+    trap '"${as_root[@]}" rm -f $policy' EXIT
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee $policy >/dev/null
+    "${as_root[@]}" chmod 0755 $policy
+fi
 "${apt[@]}" install -y --no-install-recommends "${missing[@]}" >&2
 install_llguidance

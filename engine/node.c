@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Starts and stops the links of a node. The heartbeat thread sends heartbeats and receives signals; the thread of names
-// looks up the names of routers, and starts and retires links.
+// looks up the names and files of routers, and starts and retires links.
 #include "engine/node.h"
 
 #include <errno.h>
@@ -28,7 +28,8 @@
 
 enum {
     STOP_TIMEOUT_MS = 10000, // time for the routers to end the streams
-    LOOK_UP_MS = 5000,       // interval between two look-ups of the names of routers
+    LOOK_UP_MS = 5000,       // interval between two look-ups of the names and files of routers
+    SEEK_MS = 500,           // the same if the list has files and no router is attached: a router may have moved
 };
 
 // --- names of routers
@@ -86,7 +87,14 @@ static void links_join_ended(struct node *node)
         if (node->links[i].used && node->links[i].over) router_link_join(&node->links[i]);
 }
 
-// Looks up the names until the node drains or stops.
+// Time of the next look-up. Called with the mutex held.
+static int64_t look_up_due_us(const struct node *node, int64_t last_us)
+{
+    const int interval_ms = node->list.has_files && !node_is_attached(node, NULL) ? SEEK_MS : LOOK_UP_MS;
+    return last_us + (int64_t)interval_ms * 1000;
+}
+
+// Looks up the names and files until the node drains or stops.
 static void *names_thread(void *argument)
 {
     struct node *node = argument;
@@ -102,8 +110,8 @@ static void *names_thread(void *argument)
         if (node->stopping || node->draining) break;
         links_join_ended(node);
         links_update(node, &addresses, complete);
-        const int64_t until_us = clock_now_us() + (int64_t)LOOK_UP_MS * 1000;
-        while (!node->stopping && !node->draining && node_wait_until(node, until_us))
+        const int64_t last_us = clock_now_us();
+        while (!node->stopping && !node->draining && node_wait_until(node, look_up_due_us(node, last_us)))
             continue;
     }
     pthread_mutex_unlock(&node->mutex);
@@ -115,13 +123,9 @@ static void *names_thread(void *argument)
 // Checks that the next attempt to attach can use the node's files, without connecting.
 static enum status files_check(const struct node *node)
 {
-    struct rpc_channel *channel;
-    const struct node_router router = {.address = node->list.entries[0].address,
-                                       .tls = {node->tls_cert, node->tls_key, node->tls_ca},
+    const struct node_router router = {.tls = {node->tls_cert, node->tls_key, node->tls_ca},
                                        .token_file = node->token_file};
-    TRY(node_channel_open(&router, &channel));
-    rpc_channel_close(channel);
-    return STATUS_OK;
+    return node_channel_check(&router, &node->list);
 }
 
 // Records the stamps of the link's files. If `changed` is true, logs the files whose stamps have changed.
@@ -316,11 +320,11 @@ static enum status signals_open(struct node *node)
 static void links_start(struct node *node)
 {
     struct router_addresses addresses;
-    if (node->list.has_names) {
+    if (node->list.changes) {
         thread_start(&node->names, "router_names", names_thread, node);
         return;
     }
-    (void)!router_list_look_up(&node->list, &addresses); // complete without names
+    (void)!router_list_look_up(&node->list, &addresses); // complete without names and files
     pthread_mutex_lock(&node->mutex);
     links_update(node, &addresses, true);
     pthread_mutex_unlock(&node->mutex);
@@ -367,7 +371,7 @@ static bool readers_run(const struct node *node)
 void node_stop(struct node *node)
 {
     heartbeat_join(node); // also sets `stopping`
-    if (node->list.has_names) pthread_join(node->names, NULL);
+    if (node->list.changes) pthread_join(node->names, NULL);
     int64_t until_us = clock_now_us() + STOP_TIMEOUT_MS * 1000;
     pthread_mutex_lock(&node->mutex);
     // Queued messages are sent first, then the routers should end the streams. Streams that do not end in time are

@@ -28,6 +28,18 @@ enum status node_channel_open(const struct node_router *router, struct rpc_chann
     return status;
 }
 
+enum status node_channel_check(const struct node_router *router, const struct router_list *list)
+{
+    const struct router_entry *first = &list->entries[0];
+    struct node_router checked = *router;
+    struct rpc_channel *channel;
+    TRY(router_list_check_files(list));
+    checked.address = first->kind == ROUTER_FILE ? "localhost:1" : first->address; // a channel dials only when used
+    TRY(node_channel_open(&checked, &channel));
+    rpc_channel_close(channel);
+    return STATUS_OK;
+}
+
 void node_identity_draw(Forepack__Cluster__V1__Role role, const char *node_id, struct node_identity *identity)
 {
     uint64_t random;

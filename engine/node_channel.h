@@ -3,11 +3,15 @@
 #pragma once
 
 #include "engine/node.h"
+#include "engine/router_list.h"
 
 #define NODE_ATTACH_PATH "/forepack.cluster.v1.Cluster/Attach"
 
 // Opens a channel for one attempt to attach, with the current contents of the files.
 enum status node_channel_open(const struct node_router *router, struct rpc_channel **channel_p);
+// Checks that an attempt to attach can use the files and the first address of the list, without connecting. The process
+// must have called rpc_init().
+enum status node_channel_check(const struct node_router *router, const struct router_list *list);
 
 // Identity of the node's process: one draw for all its streams.
 struct node_identity {

@@ -21,17 +21,12 @@ static enum status tokenizer_check(const char *dir)
     return STATUS_OK;
 }
 
-// Opens a channel to the first router and closes it before it connects.
 static enum status link_check(const struct node_router *router)
 {
-    struct rpc_channel *channel = NULL;
     struct router_list list;
     TRY(router_list_parse(router->address, &list));
-    struct node_router first = *router;
-    first.address = list.entries[0].address;
     rpc_init();
-    enum status status = node_channel_open(&first, &channel);
-    rpc_channel_close(channel);
+    enum status status = node_channel_check(router, &list);
     rpc_shutdown();
     return status;
 }

@@ -412,13 +412,13 @@ struct loading {
     int64_t us;                                     // time that opening the model took
 };
 
-// Starts a report for each router. Names are not looked up: their routers do not show the loading node.
+// Starts a report for each router. Names and files are not looked up: their routers do not show the loading node.
 static void reports_start(struct loading *loading, const struct node_program *program, const struct comm *comm)
 {
     struct router_list list;
     if (router_list_parse(program->common->router, &list) != STATUS_OK) return; // was checked at the start
     for (int i = 0; i < list.n; i++) {
-        if (list.entries[i].is_name) continue;
+        if (list.entries[i].kind != ROUTER_ADDRESS) continue;
         struct node_router router = node_router_of(program->common);
         router.address = list.entries[i].address;
         loading->reports[i] =

@@ -115,8 +115,9 @@ struct node_options {
     {.name = "-Cluster"},                                                                                              \
     {.name = "router", .type = OPTION_STRING, .placeholder = "LIST", .value = &(o).router,                             \
      .default_text = "127.0.0.1:50052",                                                                                \
-     .help = "addresses of the routers for nodes (their --node-listen), separated by commas: HOST:PORT, or "           \
-             "dns:NAME:PORT for all addresses of a name, which is looked up again; the node attaches to each router"}, \
+     .help = "addresses of the routers for nodes (their --node-listen), separated by commas: HOST:PORT, "              \
+             "dns:NAME:PORT for all addresses of a name, or file:PATH for the HOST:PORT in a file, both of which are " \
+             "looked up again; the node attaches to each router"},                                                     \
     {.name = "cluster-token-file", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).token_file,             \
      .help = "file with the router's cluster token; read at each attempt to attach"},                                  \
     {.name = "node-tls-ca", .type = OPTION_STRING, .placeholder = "FILE", .value = &(o).tls_ca,                        \

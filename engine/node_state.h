@@ -49,7 +49,7 @@ struct node {
     uint8_t *hello; // packed Hello, [hello_size]
     size_t hello_size;
     struct node_callbacks callbacks;
-    pthread_t heartbeat, names;  // `names` runs if the list has names
+    pthread_t heartbeat, names;  // `names` runs if the list changes
     struct file_stamp stamps[4]; // heartbeat thread only: stamps of the node's files, see files_look()
     int signals, wake;           // signals: a signalfd; wake: an eventfd that wakes the heartbeat thread
 

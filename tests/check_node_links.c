@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/node with several routers: numbers of requests, results, loads and costs by link, a router that ends, two
-// addresses of one router, dead addresses; and the form of --router.
+// addresses of one router, dead addresses, an address in a file; and the form of --router.
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "engine/link_messages.h"
 #include "engine/node.h"
@@ -203,6 +204,60 @@ START_TEST(a_number_with_bits_of_the_link_ends_the_stream)
 }
 END_TEST
 
+// --- files
+
+static void write_text(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(text, file), 0);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+static void write_port(const char *path, int port)
+{
+    char text[32];
+    snprintf(text, sizeof text, "127.0.0.1:%d\n", port);
+    write_text(path, text);
+}
+
+START_TEST(a_node_follows_the_address_in_a_file)
+{
+    char folder[] = "/tmp/check_node_links-XXXXXX", path[64], address[80];
+    ck_assert_ptr_nonnull(mkdtemp(folder));
+    snprintf(path, sizeof path, "%s/router", folder);
+    snprintf(address, sizeof address, "file:%s", path);
+    struct node *node = open_node(address); // there is no file yet
+    write_port(path, routers[0].port);
+    ck_assert_int_eq(next_event(node).kind, NODE_ATTACHED);
+    test_router_close(&routers[0]);
+    ck_assert_int_eq(next_event(node).kind, NODE_DETACHED);
+    ck_assert_int_eq(unlink(path), 0); // the node still knows the earlier address
+    test_router_open(&routers[0], routers[0].port);
+    ck_assert_int_eq(next_event(node).kind, NODE_ATTACHED);
+    write_port(path, routers[1].port); // the router moves; its earlier stream may go on
+    ck_assert_int_eq(next_event(node).kind, NODE_ATTACHED);
+    test_router_await(&routers[1], &routers[1].hellos, 1);
+    node_stop(node);
+
+    struct router_list list;
+    struct router_addresses addresses;
+    ck_assert_int_eq(router_list_parse(address, &list), STATUS_OK);
+    static const char *const wrong[] = {"", "127.0.0.1:1 more", "127.0.0.1", "127.0.0.1:70000", "dns:a:1,b:2:x"};
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        write_text(path, wrong[i]);
+        ck_assert_int_eq(router_list_check_files(&list), STATUS_INVALID);
+        ck_assert_ptr_nonnull(strstr(status_message(), "must have one line"));
+        ck_assert(!router_list_look_up(&list, &addresses));
+        ck_assert_int_eq(addresses.n, 0);
+    }
+    ck_assert_int_eq(unlink(path), 0);
+    ck_assert_int_eq(router_list_check_files(&list), STATUS_OK);
+    ck_assert_int_eq(rmdir(folder), 0);
+    ck_assert_int_eq(router_list_check_files(&list), STATUS_NOT_FOUND);
+}
+END_TEST
+
 // --- steps of worker groups
 
 START_TEST(the_part_of_a_step_counts_the_rows_of_other_routers)
@@ -247,12 +302,14 @@ START_TEST(lists_of_routers)
     ck_assert_int_eq(router_list_parse("a:1,dns:b.c:2,[::1]:3", &list), STATUS_OK);
     ck_assert_int_eq(list.n, 3);
     ck_assert_str_eq(list.entries[1].address, "b.c:2");
-    ck_assert(list.entries[1].is_name);
-    ck_assert(!list.entries[2].is_name);
-    ck_assert(list.has_names);
-    static const char *const wrong[][2] = {{"", "must be HOST:PORT"},     {"a", "'a'"},
-                                           {"a:1,", "must be HOST:PORT"}, {"a:1,b:70000", "'b:70000'"},
-                                           {"a:1,a:1", "given twice"},    {"dns:a", "'a'"}};
+    ck_assert_int_eq(list.entries[1].kind, ROUTER_NAME);
+    ck_assert_int_eq(list.entries[2].kind, ROUTER_ADDRESS);
+    ck_assert(list.changes);
+    ck_assert(!list.has_files);
+    static const char *const wrong[][2] = {{"", "must be HOST:PORT"},      {"a", "'a'"},
+                                           {"a:1,", "must be HOST:PORT"},  {"a:1,b:70000", "'b:70000'"},
+                                           {"a:1,a:1", "given twice"},     {"dns:a", "'a'"},
+                                           {"file:", "must be HOST:PORT"}, {"file:/a,file:/a", "given twice"}};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         ck_assert_int_eq(router_list_parse(wrong[i][0], &list), STATUS_INVALID);
         ck_assert_ptr_nonnull(strstr(status_message(), wrong[i][1]));
@@ -292,6 +349,7 @@ SUITE("node_links")
     TEST(a_drain_is_said_to_all_routers);
     TEST(two_addresses_of_one_router_attach_once);
     TEST(a_number_with_bits_of_the_link_ends_the_stream);
+    TEST(a_node_follows_the_address_in_a_file);
 
     TCASE("messages");
     TEST(the_part_of_a_step_counts_the_rows_of_other_routers);

@@ -6,7 +6,7 @@
 #   before with the same programs are not repeated.
 #   --all: every test that needs no GPU, in a build with sanitizers too, on the emulated GPU, the fuzz targets, the lint, the
 #   counts of instructions and the GPU kit. Left out are the labels `suites`, `deploy` and `long`.
-#   --deploy: the packages in a booted systemd (label `deploy`); needs root.
+#   --deploy: packages in a booted systemd, images in podman, jobs in Slurm (label `deploy`); needs root.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 all=0

@@ -17,7 +17,7 @@ install(FILES deploy/llguidance.txt DESTINATION ${CMAKE_INSTALL_DATADIR}/forepac
 set(FOREPACK_LLGUIDANCE ${CMAKE_BINARY_DIR}/../llguidance)
 install(FILES ${FOREPACK_LLGUIDANCE}/libllguidance.so DESTINATION ${CMAKE_INSTALL_LIBDIR}/forepack OPTIONAL)
 install(FILES ${FOREPACK_LLGUIDANCE}/llguidance.LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR} OPTIONAL)
-install(DIRECTORY deploy/systemd deploy/monitoring deploy/proxy deploy/kubernetes deploy/containers
+install(DIRECTORY deploy/systemd deploy/monitoring deploy/proxy deploy/kubernetes deploy/containers deploy/slurm deploy/chaos
         DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES README.md CHANGELOG.md SECURITY.md LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
