@@ -68,7 +68,7 @@ static void write_hay(struct ruler_draft *d, const struct needle_rules *rule, ui
         fputs(sentence, d->out);
         free(sentence);
     } else {
-        struct needle other;
+        struct needle other = {0};
         make_key(d, rule, shuffle, index, other.key);
         make_value(d, rule, other.value);
         write_needle(d, rule, &other);

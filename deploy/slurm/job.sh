@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # Functions of the jobs in this folder: one job step for each program, its end, its successor at the time limit.
-# Sourced by router.sbatch, speculator.sbatch, group.sbatch and cluster.sbatch, in the folder from which they were submitted.
+# Sourced by router.sbatch, speculator.sbatch and group.sbatch, in the folder from which they were submitted.
 # The folder belongs to one cluster and all hosts see it. Files there: settings.sh, router.conf, speculator.conf,
 # group.conf; made by the jobs: `router` (address for nodes), `http` (address for clients), `cluster.token`.
 #
@@ -54,7 +54,7 @@ step() {
     [ -n "$(setting cluster-token-file "$file")" ] || set -- "$@" --cluster-token-file cluster.token
     # srun does not take this number from the job since Slurm 22.05.
     [ -z "${SLURM_CPUS_PER_TASK:-}" ] || options+=(--cpus-per-task="$SLURM_CPUS_PER_TASK")
-    srun "${options[@]}" ${COMPONENT:+--het-group=$COMPONENT} "$program" --config "$file" "$@" &
+    srun "${options[@]}" "$program" --config "$file" "$@" &
     step=$!
 }
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # deploy/slurm on a Slurm of its own: munge, slurmctld and slurmd on this host, with ports and files of their own. Router,
 # speculator and groups as jobs; cancelled under 20 streams; a killed rank is requeued; a time limit passes without a
-# failed request; a router that moves; the heterogeneous job; wrong configurations.
+# failed request; a router that moves; wrong configurations.
 # Needs root and deploy/packages.sh --deploy.
 skip() {
     echo "skipped: slurm needs $1"
@@ -210,17 +210,8 @@ equal "RUNNING 0" "$(job_state "${job}_9") $(job_field "${job}_9" Restarts)" "th
 cp -p cluster.token other.token
 wait_until 60 "the node attaches once the token is right" nodes worker 2
 
-# ---- all jobs end; the heterogeneous job has a cluster of its own ----
-cp good.conf group.conf
+# ---- all jobs end ----
 scancel --user root
 no_jobs() { [ -z "$(squeue -h)" ]; }
 wait_until 60 "all jobs have ended" no_jobs
-hetjob=$(submit cluster.sbatch)
-wait_until 60 "the cluster of one job is ready" ready
-nodes worker 1 || fail "no group in the heterogeneous job"
-nodes speculator 1 || fail "no speculator in the heterogeneous job"
-load_begin hetjob 2 20
-load_end hetjob
-scancel "$hetjob"
-wait_until 60 "the heterogeneous job has ended" no_jobs
 echo "slurm: all passed"
