@@ -46,8 +46,17 @@ START_TEST(filters_that_are_not_supported_are_named)
 }
 END_TEST
 
+START_TEST(a_missing_end_is_named)
+{
+    expect_refusal("{% if 1 %}a", "'endif' is missing");
+    expect_refusal("{% if 1 %}a{% elif 2 %}b", "'endif' is missing");
+    expect_refusal("{% for a in 'b' %}c", "'endfor' is missing");
+}
+END_TEST
+
 SUITE("jinja_refused")
 {
     TEST(other_templates_are_refused);
     TEST(filters_that_are_not_supported_are_named);
+    TEST(a_missing_end_is_named);
 }

@@ -344,7 +344,9 @@ static struct node *parse_body(struct parser *p, const char *const *ends)
     return body;
 }
 
-// ---- Unknown filters and tests. They are an error here, unless an `if` around them may keep them from being reached.
+// ---- Unknown filters and tests. They are an error here, unless they are in an `if`, which may keep them from being
+// reached. This `if` must be in the same body: an `if` around a loop, a macro or another block with its own variables
+// does not excuse what the body contains.
 
 static void check_functions(struct run *run, const struct node *list, bool conditional)
 {
