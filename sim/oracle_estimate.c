@@ -84,8 +84,8 @@ static double step_time(const struct question *q, const struct cost_model *m)
 }
 
 // Returns the time of the prompt's look-ahead, while the node has `rows` prompt rows to read. The node reads one pass
-// of these rows with the prompt, and the rest during the look-ahead. Look-ahead passes get a share of the time. Steps
-// beyond this share run in reading passes.
+// of these rows with the prompt, and the rest during the look-ahead. Look-ahead passes get a share of the time. Further
+// steps run as extra rows of passes that read other prompts.
 static double look_ahead_time(const struct question *q, const struct sched_node *node, const struct cost_model *m,
                               double rows)
 {
@@ -108,8 +108,8 @@ static double others_time(const struct question *q, const struct sched_node *nod
 
 // --- a request on a node
 
-// Returns the time of the work on the node. Long prompts share passes with short ones, so a short prompt waits for at
-// most one pass of a long prompt.
+// Returns the time of the work on the node. Long prompts share passes with short ones. So a short prompt waits for long
+// prompts no longer than a full pass takes or, if that is longer, than all short prompts and itself take.
 static double busy_time(const struct question *q, const struct sched_node *node, const struct cost_model *m,
                         double rows)
 {
@@ -191,9 +191,9 @@ static int64_t due_at(const struct question *q, double own_us, int64_t now_us)
     return due_us < waited_us ? due_us : waited_us;
 }
 
-// Returns the waiting work that goes first. With the policy `dataset`, this is the work of the same and higher
-// priorities, plus overdue work of at most as many rows, but at most all work that is overdue or due before `due_us`.
-// With other policies, all waiting work goes first.
+// Returns the waiting work that goes first. With the policy `dataset`, this is the smaller of two amounts: the work of
+// the same and higher priorities plus overdue work of at most as many rows, or the work that is overdue or due before
+// `due_us`. With other policies, all waiting work goes first.
 static struct cost_work ahead_of(const struct question *q, int64_t due_us, int64_t now_us)
 {
     const struct waiting_set *set = &q->c->waiting[q->role];
