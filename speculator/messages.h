@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Converts between the messages of the cluster protocol and the scorer's structs. Does not check the values:
-// scorer_add() checks those of prompts and reports an error text.
+// scorer_add() checks prompts and reports an error text; scorer_advance() checks advances.
 #pragma once
 
 #include "proto/forepack/cluster/v1/cluster.pb-c.h"

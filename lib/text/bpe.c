@@ -52,8 +52,7 @@ struct filter_place {
 };
 
 // Returns the place for merges whose left token ends with the bytes `left`, and whose right token starts with the bytes
-// `right`. Each is the token's only byte (`left_single`, `right_single`) or two
-// bytes, the first in the higher bits.
+// `right`. Each is the token's only byte (`left_single`, `right_single`) or two bytes, the first in the higher bits.
 static struct filter_place filter_place(const struct merge_filter *filter, bool left_single, unsigned left,
                                         bool right_single, unsigned right)
 {
@@ -145,7 +144,7 @@ static void cells_reserve(struct bpe_scratch *s, size_t n)
 }
 
 // Makes room for an entry of each symbol and for some stale entries. queue_all() removes stale entries so rarely that
-// this adds only linear time to all calls together.
+// their calls take linear time together, apart from the pushes onto the heap.
 static void heap_reserve(struct bpe_scratch *s)
 {
     uint32_t n = s->n_symbols + s->n_symbols / 8 + 1;
@@ -391,8 +390,8 @@ static bool result_emit(void *user, int32_t id, size_t start)
     return true;
 }
 
-// Returns true if merges join symbols whose bytes differ from the text's: byte-fallback tokens such as <0x0A>, or
-// the unknown token.
+// Returns true if merges join symbols whose bytes differ from the text's: byte-fallback tokens such as <0x0A>, or the
+// unknown token.
 static bool merges_spelled_symbols(const struct bpe *bpe)
 {
     bool *spelled = mem_alloc_array((size_t)bpe->vocabulary.n_ids, sizeof *spelled), found = false;

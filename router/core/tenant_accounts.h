@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The waiting requests of each tenant, in all classes and pools together, to bound a tenant's part of the queue. Only
-// ledger.c writes them. One thread.
+// The waiting requests of each tenant, in all classes and pools together, to bound a tenant's part of the queue. If
+// tenants have weights, all tenants without a weight share the account "". Only ledger.c writes the accounts. One
+// thread.
 #pragma once
 
 #include <stddef.h>
