@@ -79,7 +79,7 @@ wait_until() { # wait_until SECONDS WHAT FILTER
     done
 }
 
-start router env HEAP_BYTES="$out/router.heap" LD_PRELOAD="$bin/heap_bytes.so" "$bin/forepack-router" --model "$pair/main" \
+start router env HEAP_BYTES="$out/router.heap" LD_LIBRARY_PATH="$bin" LD_PRELOAD=heap_bytes.so "$bin/forepack-router" --model "$pair/main" \
     --port "$port" --http-port "$http_port" --node-listen "$node_server" --log-level warn
 for node in a b; do
     start_node worker worker-$node

@@ -80,9 +80,9 @@ START_TEST(four_bytes_of_a_grammar_count_as_a_token)
     ck_assert_int_eq(third->status, STATUS_EXHAUSTED);
     ck_assert_str_eq(
         third->message,
-        "the queue is full: prompts of 9990 tokens wait and this one has 11 (4 bytes of its grammar, stop strings, "
-        "texts to compress and turns' pinned ranges count as one); the limit for normal priority is 10000; try again "
-        "later");
+        "the queue is full: prompts of 9990 tokens wait and this one has 11 (its resumed tokens count, and 4 bytes of "
+        "its grammar, stop strings, texts to compress and turns' pinned ranges count as one); the limit for normal "
+        "priority is 10000; try again later");
     ck_assert_int_eq(put_with_grammar(1, 40000)->status, STATUS_OUT_OF_RANGE);
     ck_assert_int_eq(put_with_grammar(9, 4)->ends, 0);
     fixture_advance(&f, SECOND); // the node gets the waiting requests

@@ -54,8 +54,8 @@ static enum status check_queue(const struct core *c, const struct request *r)
     const char *name = queue_class_name(queue_class);
     int64_t n_tokens = request_queue_tokens(r);
     const char *other = n_tokens > r->spec.n_tokens
-                            ? " (4 bytes of its grammar, stop strings, texts to compress and turns' pinned ranges "
-                              "count as one, and resumed tokens count)"
+                            ? " (its resumed tokens count, and 4 bytes of its grammar, stop strings, texts to compress "
+                              "and turns' pinned ranges count as one)"
                             : "";
     int64_t requests = admission_class_bound(c, c->options.max_queue_requests, queue_class);
     int64_t tokens = admission_class_bound(c, c->options.max_queue_tokens, queue_class);

@@ -22,7 +22,8 @@ sanitized() { grep -qE 'lib(a|t)san' <<<"$(ldd "$bin/forepack")"; }
 if sanitized; then
     "${asking[@]}" --output "$work/calm.jsonl" 2>"$work/calm.log"
 else
-    LD_PRELOAD=$bin/fsync_log.so FSYNC_LOG=$work/synced "${asking[@]}" --output "$work/calm.jsonl" 2>"$work/calm.log"
+    # LD_PRELOAD divides paths at blanks, so the folder has a variable of its own.
+    LD_LIBRARY_PATH=$bin LD_PRELOAD=fsync_log.so FSYNC_LOG=$work/synced "${asking[@]}" --output "$work/calm.jsonl" 2>"$work/calm.log"
     equal "$work/calm.jsonl.part
 $work
 $work/calm.jsonl" "$(cat "$work/synced")" "files that were synced"

@@ -8,7 +8,7 @@
 node_masks() {
     local pid
     for pid in $(cat "/proc/$up_pid/task/$up_pid/children"); do
-        grep -qE '^[^ ]*forepack-(worker|speculator) ' <<<"$(tr '\0' ' ' <"/proc/$pid/cmdline")" || continue
+        [[ $(readlink "/proc/$pid/exe") =~ /forepack-(worker|speculator)$ ]] || continue
         cat "/proc/$pid"/task/*/status 2>/dev/null | awk '/^Cpus_allowed_list/ {print $2}'
     done
 }

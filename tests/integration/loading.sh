@@ -9,7 +9,7 @@ held=$work/model/model.safetensors
 mkfifo "$held.release"
 status_json() { "$bin/forepack" status --server "$server" --json; }
 loads() { status_is '[.loading[] | [.node_id, .role, .ranks, .percent]] == [["late", "worker", 1, 0]] and .nodes == []'; }
-start_late() { start "$1" env LD_PRELOAD="$bin/hold_open.so" HOLD_OPEN="$held" "$bin/forepack-worker" --model "$work/model" --router "$node_server" --node-id late --threads 1; }
+start_late() { start "$1" env LD_LIBRARY_PATH="$bin" LD_PRELOAD=hold_open.so HOLD_OPEN="$held" "$bin/forepack-worker" --model "$work/model" --router "$node_server" --node-id late --threads 1; }
 code_of() { curl -s -o /dev/null -w '%{http_code}' "http://127.0.0.1:$http_port$1"; }
 worker_nodes() { curl -s "http://127.0.0.1:$http_port/metrics" | grep '^forepack:nodes{.*worker' | grep "\"$1\"" | sed 's/.* //'; }
 

@@ -102,7 +102,7 @@ words() { # words LINE: what bash completes at the end of the line
         COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _forepack; echo "${COMPREPLY[*]}"' - "$bin" "$1"
 }
 equal "chat compress completion" "$(words "forepack c" | sed 's/ calibrate//')" "commands that start with c"
-equal "--verbose --version" "$(words "$bin/forepack up --ver")" "options of up"
+equal "--verbose --version" "$(cd "$bin" && words "./forepack up --ver")" "options of up"
 equal "auto off" "$(words "forepack up --drafts ")" "values of --drafts"
 equal "engine" "$(words "forepack bench eng")" "measurements"
 equal "--node-listen" "$(words "forepack-router --node-li")" "options of the router"
