@@ -7,6 +7,7 @@
 #include <math.h>
 
 #include "lib/base/mem.h"
+#include "lib/text/limits.h"
 
 static struct model_config shape_of(const char *name)
 {
@@ -196,6 +197,39 @@ START_TEST(a_device_of_given_rates_loses_nothing)
 }
 END_TEST
 
+static const struct {
+    const char *dtype;
+    enum rate_type type;
+    double bits;
+} types[] = {{"auto", RATE_BF16, 16}, {"bf16", RATE_BF16, 16},    {"bf12", RATE_BF12, 12},
+             {"f32", RATE_F32, 32},   {"fp8", RATE_FP8, 8},       {"int4-g128", RATE_INT4, 4.3125},
+             {"int8", RATE_INT8, 8},  {"int8-g128", RATE_INT8, 8}};
+
+START_TEST(weights_take_the_bits_of_their_type)
+{
+    struct device_rates device = device_rates_of(0.5, 40);
+    struct pass_shape m = model_of("llama-3.2-1b", types[_i].dtype, &device, 1);
+    const double weights = m.layer_weights[types[_i].type];
+    ck_near(weights, 0.973e9, 0.001);
+    ck_near(m.layer_bytes[types[_i].type] * 8 / weights, types[_i].bits, 1e-9);
+    ck_near(cost_of(&m, 1, 1, 0).weights_us, pass_shape_weight_bytes(&m) / 40e3, 1e-9);
+}
+END_TEST
+
+START_TEST(every_dtype_has_a_type)
+{
+    const struct model_config config = shape_of("llama-3.2-1b");
+    char *list = mem_string(MODEL_DTYPES), *at;
+    enum rate_type type;
+    int n = 0;
+    for (char *name = strtok_r(list, "|", &at); name; name = strtok_r(NULL, "|", &at), n++)
+        ck_assert_msg(pass_type_parse(name, &config, &type), "%s", name);
+    ck_assert_int_eq(n, sizeof types / sizeof *types);
+    ck_assert(!pass_type_parse("bf13", &config, &type));
+    free(list);
+}
+END_TEST
+
 // The measurements of docs/gpus.md on one H100.
 static const struct {
     const char *shape, *dtype;
@@ -236,5 +270,7 @@ SUITE("pass_cost")
     TEST(a_batch_costs_what_its_sequences_cost);
     TEST(only_gpus_of_the_table_are_found);
     TEST(a_device_of_given_rates_loses_nothing);
+    EACH(weights_take_the_bits_of_their_type, types);
+    TEST(every_dtype_has_a_type);
     EACH(costs_agree_with_measurements_of_an_h100, measured);
 }

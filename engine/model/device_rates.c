@@ -12,9 +12,10 @@
 #include <string.h>
 
 #define HOPPER_SHARES                                                                                                  \
-    .weight_share = {0.83, 0.83, 0.60, 0.83, 0.83}, .fp8_many_rows_share = 0.60, .kv_share = 0.63,                     \
-    .arithmetic_share = {0.60, 0.41, 0.60, 0.60, 0.60}, .attention_share = 0.56, .attention_small_head_share = 0.41,   \
-    .link_share = 0.82, .launch_us = 3.5, .layer_kernels = {7, 9, 7, 7, 7}, .host_us = 40
+    .weight_share = {0.83, 0.83, 0.60, 0.83, 0.83, 0.83}, .fp8_many_rows_share = 0.60, .kv_share = 0.63,               \
+    .arithmetic_share = {0.60, 0.41, 0.60, 0.60, 0.60, 0.60}, .attention_share = 0.56,                                 \
+    .attention_small_head_share = 0.41, .link_share = 0.82, .launch_us = 3.5, .layer_kernels = {7, 9, 7, 7, 7, 7},     \
+    .host_us = 40
 
 static const struct device_rates gpus[] = {
     {.name = "h100",
@@ -90,7 +91,7 @@ static void losses_remove(struct device_rates *rates)
 struct device_rates device_rates_of(double tflops, double gbytes_per_s)
 {
     struct device_rates rates = {
-        .read_gbytes_per_s = gbytes_per_s, .tflops = {tflops, tflops, tflops, tflops, tflops}, .link_ranks = 1};
+        .read_gbytes_per_s = gbytes_per_s, .tflops = {tflops, tflops, tflops, tflops, tflops, tflops}, .link_ranks = 1};
     losses_remove(&rates);
     return rates;
 }

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 
 // Types of weights. They are multiplied by arithmetic of this type, or of bf16 if the device has no such arithmetic.
-enum rate_type { RATE_BF16, RATE_FP8, RATE_INT4, RATE_INT8, RATE_F32, RATE_TYPES };
+enum rate_type { RATE_BF16, RATE_FP8, RATE_INT4, RATE_INT8, RATE_F32, RATE_BF12, RATE_TYPES };
 
 struct device_rates {
     const char *name;  // as in --gpu; NULL: rates that the user gives

@@ -4,8 +4,8 @@
 #include <math.h>
 #include <string.h>
 
-// Bytes of a weight. Groups of 128 weights of 4 bits have a scale of four bytes and a zero.
-static const double weight_bytes[RATE_TYPES] = {2, 1, 0.5 + 5.0 / 128, 1, 4};
+// Bytes of a weight. Groups of 128 weights of 4 bits have a scale of four bytes and a zero. bf12 has 12 bits.
+static const double weight_bytes[RATE_TYPES] = {2, 1, 0.5 + 5.0 / 128, 1, 4, 1.5};
 // NCCL uses at most this share of the multiprocessors while a pass computes (docs/gpus.md).
 static const double OVERLAP_LOSS = 1.0 / 8;
 // Speed of FP8 gemms with --fp8-fast-accum over the default, measured on an H100: 1.57 / 1.38 (docs/gpus.md).
@@ -18,8 +18,8 @@ bool pass_type_parse(const char *dtype, const struct model_config *c, enum rate_
     static const struct {
         const char *name;
         enum rate_type type;
-    } types[] = {{"bf16", RATE_BF16}, {"fp8", RATE_FP8},        {"int4-g128", RATE_INT4},
-                 {"int8", RATE_INT8}, {"int8-g128", RATE_INT8}, {"f32", RATE_F32}};
+    } types[] = {{"bf16", RATE_BF16},      {"fp8", RATE_FP8}, {"int4-g128", RATE_INT4}, {"int8", RATE_INT8},
+                 {"int8-g128", RATE_INT8}, {"f32", RATE_F32}, {"bf12", RATE_BF12}};
     static const enum rate_type stored[] = {
         [STORED_PLAIN] = RATE_BF16, [STORED_FP8] = RATE_FP8,   [STORED_INT8] = RATE_INT8,
         [STORED_AWQ] = RATE_INT4,   [STORED_GPTQ] = RATE_INT4, [STORED_PACKED] = RATE_INT4,
@@ -43,7 +43,7 @@ static void layers_add(struct pass_shape *m, const struct model_config *c, enum 
     const double attention = c->n_layers * hidden * (2 * q + 2 * kv), attention_matrices = 4.0 * c->n_layers;
     const double matrices = layer_mlp_matrices(&c->layer), mlp_matrices = matrices * c->n_layers;
     const double mlp = mlp_matrices * hidden * c->intermediate;
-    const bool is_stored = c->stored != STORED_PLAIN && type != RATE_BF16 && type != RATE_F32;
+    const bool is_stored = c->stored != STORED_PLAIN && type != RATE_BF16 && type != RATE_BF12 && type != RATE_F32;
     const double excluded =
         is_stored ? attention * c->excluded_attention / attention_matrices + mlp * c->excluded_mlp / mlp_matrices : 0;
     m->layer_weights[RATE_BF16] += excluded / m->ranks;
