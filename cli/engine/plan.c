@@ -164,22 +164,13 @@ static double start_s(const struct plan *p)
 static void plan_times(struct plan *p)
 {
     if (!o.gpu) return;
-    int layers[MODEL_STAGES_MAX];
-    for (int i = 0; i < p->memory.n_stages; i++)
-        layers[i] = p->memory.stages[i].layers;
-    struct pass_options pass = {.ranks = (int)o.tp,
-                                .stages = (int)o.pp,
-                                .stage_layers = layers,
-                                .kv_bytes = 2,
-                                .overlap_rows = MODEL_OVERLAP_ROWS};
-    pass_type_parse(o.dtype, &p->config, &pass.type);
-    const struct device_rates *rates = device_rates_find(o.gpu), bound = device_rates_bound(rates);
-    struct capacity_node group = {.shape = pass_shape_of(&p->config, rates, &pass),
+    const struct device_rates bound = device_rates_bound(device_rates_find(o.gpu));
+    struct capacity_node group = {.shape = plan_pass_shape(&o, &p->config, o.dtype, (int)o.tp, &p->memory, NULL),
                                   .token_budget = (double)o.token_budget};
     p->weight_gib = pass_shape_weight_bytes(&group.shape) / (1 << 30);
     p->decode_ms = capacity_decode_us(&group, 0) / 1e3;
     p->prefill_s = capacity_prefill_us(&group, p->prompt_tokens, 0) / 1e6;
-    group.shape = pass_shape_of(&p->config, &bound, &pass);
+    group.shape = plan_pass_shape(&o, &p->config, o.dtype, (int)o.tp, &p->memory, &bound);
     p->decode_bound_ms = capacity_decode_us(&group, 0) / 1e3;
 }
 
@@ -344,7 +335,7 @@ static enum status load_settle(void)
         return status_fail(STATUS_INVALID, "--shared-prefix-tokens %lld: must be a multiple of %d",
                            (long long)o.shared_tokens, TRACE_BLOCK_TOKENS);
     if (!o.trace && !o.output_tokens) o.output_tokens = 1;
-    if (!options_given(options, "max-num-seqs")) o.max_seqs = 256;
+    if (!options_given(options, "max-num-seqs")) o.max_seqs = PLAN_SEQS_DEFAULT;
     if (options_given(options, "max-num-batched-tokens") && o.max_seqs > o.token_budget)
         return status_fail(STATUS_INVALID, "--max-num-seqs %lld: must be at most --max-num-batched-tokens (%lld)",
                            (long long)o.max_seqs, (long long)o.token_budget);

@@ -2,7 +2,7 @@
 // The parts of `forepack plan`:
 //
 //     plan.c           options, the memory of one group, and the choice between the two answers
-//     plan_memory.c    memory of a group on GPUs, by pipeline stages
+//     plan_memory.c    memory of a group on GPUs, by pipeline stages, and the data of its passes
 //     plan_group.c     the divisions of a number of GPUs into stages and tensor-parallel ranks, and the best of them
 //     capacity.c       the highest load of a group, from the time of its passes
 //     sizing.c         the smallest cluster that keeps limits on TTFT and ITL
@@ -13,6 +13,7 @@
 #include <jansson.h>
 
 #include "engine/model/model.h"
+#include "engine/model/pass_cost.h"
 #include "engine/model/stages.h"
 #include "lib/base/number_list.h"
 
@@ -25,6 +26,9 @@ struct plan_flags {
     bool json;
     bool tp_given, pp_given, seqs_given, budget_given; // flags or the --config file have set the option
 };
+
+// Limits of a node in a plan for a load, unless options give them.
+enum { PLAN_SEQS_DEFAULT = 256, PLAN_BUDGET_DEFAULT = 8192 };
 
 #define PLAN_MIB(bytes) ((double)(bytes) / (1 << 20))
 
@@ -60,6 +64,12 @@ double plan_libraries_mib(const struct memory_plan *m); // memory of the driver 
 enum status plan_memory_of(const struct plan_flags *flags, const struct plan_node *node, int ranks, int n_stages,
                            struct plan_memory *memory_p);
 
-// Computes the divisions of --gpus for prompts and answers of this length, and prints them with the one that serves
-// most requests. *code_p becomes 1 if the model fits none.
+// Returns the data from which the time of a pass is computed, for `ranks` ranks in each stage of `memory` (NULL: one
+// stage) on a device with `rates` (NULL: those of --gpu).
+struct pass_shape plan_pass_shape(const struct plan_flags *flags, const struct model_config *config, const char *dtype,
+                                  int ranks, const struct plan_memory *memory, const struct device_rates *rates);
+
+// Prints the memory, the times and the highest load of each division of --gpus, for prompts of `prompt_tokens` tokens
+// and answers of --output-tokens, and names the division that serves most requests. *code_p becomes 1 if the model fits
+// no division. INVALID: the options allow no division.
 enum status plan_group_print(const struct plan_flags *flags, double prompt_tokens, int *code_p);

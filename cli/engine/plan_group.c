@@ -8,7 +8,7 @@
 #include "cli/engine/plan.h"
 #include "kernels/ragged.h"
 
-enum { WAYS_MAX = 32, SEQS_DEFAULT = 256, BUDGET_DEFAULT = 8192, OUTPUT_DEFAULT = 256 };
+enum { WAYS_MAX = 32, OUTPUT_DEFAULT = 256 };
 
 // A division of the GPUs.
 struct way {
@@ -23,22 +23,9 @@ struct comparison {
     struct model_config config;
     double prompt_tokens, output_tokens, max_seqs, token_budget;
     struct way ways[WAYS_MAX];
-    int n_ways, best; // best: index of the way that serves most requests
+    int n_ways;
+    int best, soonest; // indices of the ways that serve most requests, and that compute a prompt alone soonest
 };
-
-static struct pass_shape shape_of(const struct comparison *c, const struct way *way)
-{
-    int layers[MODEL_STAGES_MAX];
-    for (int i = 0; i < way->pp; i++)
-        layers[i] = way->memory.stages[i].layers;
-    struct pass_options options = {.ranks = way->tp,
-                                   .stages = way->pp,
-                                   .stage_layers = layers,
-                                   .kv_bytes = way->memory.rank.kv_dtype == DTYPE_FP8 ? 1 : 2,
-                                   .overlap_rows = MODEL_OVERLAP_ROWS};
-    pass_type_parse(c->flags->dtype, &c->config, &options.type);
-    return pass_shape_of(&c->config, device_rates_find(c->flags->gpu), &options);
-}
 
 // Fills in a way. Returns false if the model cannot be divided so, or has no room for one request.
 static bool way_fill(const struct comparison *c, struct way *way)
@@ -49,7 +36,7 @@ static bool way_fill(const struct comparison *c, struct way *way)
     if (plan_memory_of(f, &node, way->tp, way->pp, &way->memory) != STATUS_OK) return false;
     way->kv_tokens = (double)way->memory.kv_blocks * KV_BLOCK_TOKENS;
     if (way->kv_tokens < c->prompt_tokens + c->output_tokens) return false;
-    const struct capacity_node group = {.shape = shape_of(c, way),
+    const struct capacity_node group = {.shape = plan_pass_shape(f, &c->config, f->dtype, way->tp, &way->memory, NULL),
                                         .max_seqs = c->max_seqs,
                                         .kv_tokens = way->kv_tokens,
                                         .token_budget = c->token_budget};
@@ -69,8 +56,23 @@ static void ways_find(struct comparison *c)
         if (f->gpus % pp || (f->pp_given && pp != f->pp) || (f->tp_given && way->tp != f->tp)) continue;
         if (!way_fill(c, way)) continue;
         if (way->capacity.rate > c->ways[c->best].capacity.rate) c->best = c->n_ways;
+        if (way->ttft_s < c->ways[c->soonest].ttft_s) c->soonest = c->n_ways;
         c->n_ways++;
     }
+}
+
+static void advice_print(const struct comparison *c)
+{
+    const struct way *best = &c->ways[c->best], *soonest = &c->ways[c->soonest];
+    const struct device_rates *rates = device_rates_find(c->flags->gpu);
+    printf("\nmost output: --tp %d --pp %d; first token of one request soonest: --tp %d --pp %d\n", best->tp, best->pp,
+           soonest->tp, soonest->pp);
+    printf(
+        "These times are computed, not measured (docs/sizing.md). They assume hosts of %d GPUs with %g GB/s between\n"
+        "the GPUs of a host, and %g GB/s for each GPU between hosts. Queues, limits on TTFT and ITL, prefix caches\n"
+        "and speculative prefill are not counted.\n",
+        rates->link_ranks, rates->link_gbytes_per_s, rates->network_gbytes_per_s);
+    if (best->pp > 1) printf("The CUDA backend refuses --pp over 1 so far, so this division cannot be started yet.\n");
 }
 
 static void text_print(const struct comparison *c)
@@ -88,11 +90,10 @@ static void text_print(const struct comparison *c)
                w->capacity.limit == CAPACITY_PASS ? capacity_part_text(&w->capacity.parts)
                                                   : capacity_limit_text(w->capacity.limit));
     }
-    const struct way *best = &c->ways[c->best];
     if (c->n_ways)
-        printf("\nmost output: --tp %d --pp %d (computed, see docs/sizing.md)\n", best->tp, best->pp);
+        advice_print(c);
     else
-        printf("the model with one request fits no division of these GPUs\n");
+        printf("no division of these GPUs holds the model and one request\n");
 }
 
 static void json_print(const struct comparison *c)
@@ -117,17 +118,29 @@ static void json_print(const struct comparison *c)
     json_decref(object);
 }
 
+// Checks that the GPUs can be divided by --tp and --pp, as far as they are given.
+static enum status division_check(const struct plan_flags *f, const struct model_config *config)
+{
+    const int64_t tp = f->tp_given ? f->tp : 1, pp = f->pp_given ? f->pp : 1;
+    int layers[MODEL_STAGES_MAX];
+    if (f->gpus % (tp * pp) || (f->tp_given && f->pp_given && tp * pp != f->gpus))
+        return status_fail(STATUS_INVALID, "--gpus %lld: --tp and --pp must divide them, and give all of them together",
+                           (long long)f->gpus);
+    return stages_divide(config, f->pp_layers, (int)pp, layers);
+}
+
 enum status plan_group_print(const struct plan_flags *f, double prompt_tokens, int *code_p)
 {
     struct comparison c = {.flags = f,
                            .prompt_tokens = prompt_tokens,
                            .output_tokens = f->output_tokens ? (double)f->output_tokens : OUTPUT_DEFAULT,
-                           .max_seqs = f->seqs_given ? (double)f->max_seqs : SEQS_DEFAULT,
-                           .token_budget = f->budget_given ? (double)f->token_budget : BUDGET_DEFAULT};
+                           .max_seqs = f->seqs_given ? (double)f->max_seqs : PLAN_SEQS_DEFAULT,
+                           .token_budget = f->budget_given ? (double)f->token_budget : PLAN_BUDGET_DEFAULT};
     TRY(model_config_read(f->model ? f->model : f->shape, &c.config));
     if (prompt_tokens + c.output_tokens > c.config.max_context)
         return status_fail(STATUS_INVALID, "a request of %.0f tokens exceeds the model's context of %d%s",
                            prompt_tokens + c.output_tokens, c.config.max_context, model_config_context_note(&c.config));
+    TRY(division_check(f, &c.config));
     ways_find(&c);
     (f->json ? json_print : text_print)(&c);
     *code_p = c.n_ways > 0 ? 0 : 1;

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cli/engine/plan.h"
+
+#include <string.h>
+
 #include "worker/scheduler.h"
 
 double plan_usable_mib(const struct plan_flags *flags)
@@ -68,4 +71,19 @@ enum status plan_memory_of(const struct plan_flags *flags, const struct plan_nod
     memory.kv_blocks = stage_blocks(least);
     *memory_p = memory;
     return STATUS_OK;
+}
+
+struct pass_shape plan_pass_shape(const struct plan_flags *flags, const struct model_config *config, const char *dtype,
+                                  int ranks, const struct plan_memory *memory, const struct device_rates *rates)
+{
+    int layers[MODEL_STAGES_MAX];
+    for (int i = 0; memory && i < memory->n_stages; i++)
+        layers[i] = memory->stages[i].layers;
+    struct pass_options options = {.ranks = ranks,
+                                   .stages = memory ? memory->n_stages : 1,
+                                   .stage_layers = layers,
+                                   .kv_bytes = strcmp(flags->kv_dtype, "fp8") == 0 ? 1 : 2,
+                                   .overlap_rows = MODEL_OVERLAP_ROWS};
+    pass_type_parse(dtype, config, &options.type);
+    return pass_shape_of(config, rates ? rates : device_rates_find(flags->gpu), &options);
 }

@@ -8,7 +8,7 @@
 #include "kernels/ragged.h"
 #include "lib/base/trace.h"
 
-enum { REQUESTS_MIN = 400, REQUESTS_MAX = 4000, GROUPS_MAX = 1000, SEQS_DEFAULT = 256, BUDGET_DEFAULT = 8192 };
+enum { REQUESTS_MIN = 400, REQUESTS_MAX = 4000, GROUPS_MAX = 1000 };
 // Share of the computed capacity with which the search begins; queueing needs the rest.
 static const double BEGIN_SHARE = 0.85;
 static const double SPEC_SHARE = 0.7;
@@ -62,15 +62,6 @@ static double kept_tokens(const struct sizing *s, enum sizing_way way, double ke
     return tail + keep_rate * (prompt - tail);
 }
 
-static struct pass_shape shape_of(const struct plan_flags *f, const struct model_config *config, const char *dtype,
-                                  int ranks)
-{
-    struct pass_options options = {.ranks = ranks, .kv_bytes = 2, .overlap_rows = MODEL_OVERLAP_ROWS};
-    pass_type_parse(dtype, config, &options.type);
-    if (strcmp(f->kv_dtype, "fp8") == 0) options.kv_bytes = 1;
-    return pass_shape_of(config, device_rates_find(f->gpu), &options);
-}
-
 static struct capacity_load group_load(const struct sizing *s, enum sizing_way way, double keep_rate, double cached)
 {
     return (struct capacity_load){.prompt_tokens = kept_tokens(s, way, keep_rate),
@@ -86,7 +77,7 @@ static double shared_tokens(const struct sizing *s, enum sizing_way way)
 
 static struct capacity_node group_node(const struct sizing *s, const struct sizing_cluster *c)
 {
-    return (struct capacity_node){.shape = shape_of(s->flags, &s->config, s->flags->dtype, c->tp),
+    return (struct capacity_node){.shape = plan_pass_shape(s->flags, &s->config, s->flags->dtype, c->tp, NULL, NULL),
                                   .max_seqs = (double)c->max_seqs,
                                   .kv_tokens = (double)c->kv_blocks * KV_BLOCK_TOKENS,
                                   .token_budget = (double)c->token_budget,
@@ -95,8 +86,9 @@ static struct capacity_node group_node(const struct sizing *s, const struct sizi
 
 static struct capacity_node spec_node(const struct sizing *s, const struct sizing_cluster *c)
 {
-    return (struct capacity_node){.shape = shape_of(s->flags, &s->spec_config, s->flags->spec_dtype, c->spec_tp),
-                                  .token_budget = (double)c->token_budget};
+    return (struct capacity_node){
+        .shape = plan_pass_shape(s->flags, &s->spec_config, s->flags->spec_dtype, c->spec_tp, NULL, NULL),
+        .token_budget = (double)c->token_budget};
 }
 
 // Returns the time to the first token of one request on an idle cluster.
@@ -174,8 +166,8 @@ static int candidates_make(const struct sizing *s, enum sizing_way way, struct s
     for (int i = 0; i < SIZING_TP_MAX - 1; i++) {
         struct sizing_cluster c = {.way = way,
                                    .tp = f->tp_given ? (int)f->tp : 1 << i,
-                                   .max_seqs = f->seqs_given ? f->max_seqs : SEQS_DEFAULT,
-                                   .token_budget = f->budget_given ? f->token_budget : BUDGET_DEFAULT,
+                                   .max_seqs = f->seqs_given ? f->max_seqs : PLAN_SEQS_DEFAULT,
+                                   .token_budget = f->budget_given ? f->token_budget : PLAN_BUDGET_DEFAULT,
                                    .itl_target_ms = target_ms(s)};
         if (way == SIZING_PRUNED) *status_p = spec_fit(s, &c);
         if (*status_p != STATUS_OK) return 0;

@@ -388,6 +388,9 @@ refused_plan "--gpu 'h300': must be one of h100|h200|b200|a100|l40s" --gpu h300
 refused_plan "give one of --gpu and --gpu-mib" --gpu h100 --gpu-mib 40000
 refused_plan "--qps: give --gpu too" --qps 1
 refused_plan "--gpus: give --gpu too" --gpus 8
+refused_plan "--gpus 16: --tp and --pp must divide them" --gpus 16 --gpu h100 --tp 4 --pp 2
+refused_plan "--gpus 16: --tp and --pp must divide them" --gpus 16 --gpu h100 --tp 3
+refused_plan "pp-layers 16,15: these are 31 layers" --gpus 16 --gpu h100 --pp 2 --pp-layers 16,15
 refused_plan "--pp: a load is planned for groups of one stage" --gpu h100 --pp 2 --qps 1
 refused_plan "--pp-layers: give --pp too" --pp-layers 16,16
 refused_plan "pp-layers 16,15: these are 31 layers, but the model has 32" --pp 2 --pp-layers 16,15
