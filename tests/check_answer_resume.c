@@ -2,6 +2,7 @@
 // router/front/request/answer_resume: the text of a resumed answer continues exactly where it broke, for every place of
 // the break, also inside a stop string. Tokens that cannot be the beginning of the answer are refused. A request that
 // is sent again has the same seed.
+#include <openssl/sha.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,7 @@
 #include "router/core/resume.h"
 #include "router/front/front.h"
 #include "router/front/grpc/wire_request.h"
+#include "router/front/nodes/cluster_token.h"
 #include "router/front/request/answer_resume.h"
 #include "tests/suite.h"
 
@@ -276,6 +278,38 @@ START_TEST(the_seed_belongs_to_the_id_and_its_owner)
 }
 END_TEST
 
+// Returns the seed that a router with this cluster token gives, and sets *key_p to the token's key.
+static uint64_t seed_with_token(const char *secret, struct hash_key *key_p)
+{
+    char path[] = "/tmp/check_answer_resume.XXXXXX";
+    FILE *file = fdopen(mkstemp(path), "w");
+    fputs(secret, file);
+    fclose(file);
+    ck_assert_msg(cluster_token_open(path, &front.cluster_token) == STATUS_OK, "%s", status_message());
+    unlink(path);
+    const uint64_t seed = seed_of("a");
+    *key_p = cluster_token_key(front.cluster_token);
+    cluster_token_free(front.cluster_token);
+    front.cluster_token = NULL;
+    return seed;
+}
+
+// Clients see seeds, so the key must not be a hash that is fast to compute from the token.
+START_TEST(routers_with_one_token_give_one_seed)
+{
+    static const char secret[] = "a-secret-of-nodes";
+    struct hash_key key[3], digest;
+    unsigned char sha256[SHA256_DIGEST_LENGTH];
+    const uint64_t seed = seed_with_token(secret, &key[0]);
+    ck_assert_uint_eq(seed_with_token(secret, &key[1]), seed);
+    ck_assert_uint_ne(seed_with_token("the-secret-of-nodes", &key[2]), seed);
+    ck_assert_uint_ne(seed_of("a"), seed);
+    SHA256((const unsigned char *)secret, sizeof secret - 1, sha256);
+    memcpy(&digest, sha256, sizeof digest);
+    ck_assert_mem_ne(&key[0], &digest, sizeof digest);
+}
+END_TEST
+
 SUITE("answer_resume")
 {
     FIXTURE(setup, teardown);
@@ -284,4 +318,5 @@ SUITE("answer_resume")
     TEST(wrong_messages_are_refused);
     TEST(the_mark_decides_whether_the_prompt_is_pruned);
     TEST(the_seed_belongs_to_the_id_and_its_owner);
+    TEST(routers_with_one_token_give_one_seed);
 }

@@ -2,6 +2,7 @@
 #include "router/front/nodes/cluster_token.h"
 
 #include <openssl/crypto.h>
+#include <openssl/evp.h>
 #include <openssl/sha.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -11,7 +12,7 @@
 #include "lib/base/mem.h"
 #include "lib/base/secret_file.h"
 
-enum { SECRET_BYTES_MIN = 16 };
+enum { SECRET_BYTES_MIN = 16, KEY_ITERATIONS = 100000 };
 
 struct cluster_token {
     char *path;
@@ -19,6 +20,7 @@ struct cluster_token {
     struct file_stamp stamp;
     bool refused; // the file of this stamp cannot be used
     unsigned char digest[SHA256_DIGEST_LENGTH];
+    struct hash_key key; // made from the secret; the digest cannot be computed from it
 };
 
 static void digest_compute(const char *secret, unsigned char *digest)
@@ -26,12 +28,26 @@ static void digest_compute(const char *secret, unsigned char *digest)
     SHA256((const unsigned char *)secret, strlen(secret), digest);
 }
 
+// Clients see seeds that are made with the key. The iterations make it slow to find a weak secret by trying secrets.
+static struct hash_key key_compute(const char *secret)
+{
+    static const unsigned char salt[] = "forepack cluster token key";
+    struct hash_key key;
+    if (!PKCS5_PBKDF2_HMAC(secret, (int)strlen(secret), salt, sizeof salt - 1, KEY_ITERATIONS, EVP_sha256(), sizeof key,
+                           (unsigned char *)&key))
+        abort(); // only without memory
+    return key;
+}
+
 static enum status token_read(struct cluster_token *token)
 {
     char *secret;
     TRY(secret_file_read(token->path, &secret));
     size_t size = strlen(secret);
-    if (size >= SECRET_BYTES_MIN) digest_compute(secret, token->digest);
+    if (size >= SECRET_BYTES_MIN) {
+        digest_compute(secret, token->digest);
+        token->key = key_compute(secret);
+    }
     explicit_bzero(secret, size);
     free(secret);
     if (size >= SECRET_BYTES_MIN) return STATUS_OK;
@@ -109,7 +125,7 @@ struct hash_key cluster_token_key(struct cluster_token *token)
     struct hash_key key = {1, 1};
     if (!token) return key;
     pthread_mutex_lock(&token->mutex);
-    memcpy(&key, token->digest, sizeof key);
+    key = token->key;
     pthread_mutex_unlock(&token->mutex);
     return key;
 }
