@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // router/core and router/sched: worker groups whose ranks form a pipeline of stages. They get a bin more for each
 // further stage, the last pass of a prompt goes through all stages, and a stage may wait for all others.
-#include "router/core/core_state.h"
-#include "router/sched/estimate.h"
 #include "tests/core_case.h"
 #include "tests/suite.h"
 
@@ -30,18 +28,6 @@ static void teach(struct fake_node *w)
         core_passed(f.c, w->node,
                     &(struct pass_cost){rows, rows * (rows + 1) / 2, (int64_t)pass_us((double)rows), false}, f.now_us);
     }
-}
-
-static double predicted_us(int rows)
-{
-    struct client *client = fixture_request(&f, rows, 4);
-    client->r->spec.prefill.mode = PREFILL_OFF;
-    struct estimate estimate;
-    ck_assert(estimate_first_token(&f.c->view, &client->r->sched, false, f.now_us, &estimate));
-    f.submitted++;
-    core_submit(f.c, client->r, f.now_us);
-    core_cancel(f.c, client->number, f.now_us);
-    return estimate.wait_us + estimate.own_us;
 }
 
 START_TEST(each_further_stage_gets_a_bin)
@@ -72,10 +58,10 @@ START_TEST(the_last_pass_of_a_prompt_goes_through_all_stages)
 {
     teach(group(fills[_i].stages, fills[_i].stage_us, fills[_i].latency_us));
     const double fill = fills[_i].fill;
-    ck_assert_double_eq_tol(predicted_us(200), (1 + fill) * pass_us(200), 0.02 * pass_us(200) * (1 + fill));
+    ck_assert_double_eq_tol(fixture_predicted_us(&f, 200), (1 + fill) * pass_us(200), 0.02 * pass_us(200) * (1 + fill));
     // A long prompt is read in passes of the token budget and one of the last 100 rows.
     const double long_us = 2 * pass_us(BUDGET) + pass_us(100) + fill * pass_us(100);
-    ck_assert_double_eq_tol(predicted_us(2 * BUDGET + 100), long_us, 0.02 * long_us);
+    ck_assert_double_eq_tol(fixture_predicted_us(&f, 2 * BUDGET + 100), long_us, 0.02 * long_us);
 }
 END_TEST
 
@@ -87,7 +73,7 @@ START_TEST(the_passes_of_a_pipeline_share_the_decoding_sequences)
         struct client *client = fixture_send(&f, 1, 1000);
         fake_node_step(&f, w, client, 0, 1, -1);
     }
-    ck_assert_double_eq_tol(predicted_us(200), STAGES * pass_us(200 + 40.0 / STAGES), 1000);
+    ck_assert_double_eq_tol(fixture_predicted_us(&f, 200), STAGES * pass_us(200 + 40.0 / STAGES), 1000);
 }
 END_TEST
 

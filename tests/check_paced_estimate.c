@@ -3,8 +3,6 @@
 // the predicted time to the first token follows the share that the group's passes show.
 #include <stdlib.h>
 
-#include "router/core/core_state.h"
-#include "router/sched/estimate.h"
 #include "tests/core_case.h"
 #include "tests/suite.h"
 
@@ -28,18 +26,6 @@ static void start(void)
         pass(1 << i % 10);
 }
 
-static double predicted_us(void)
-{
-    struct client *client = fixture_request(&f, PROMPT, 4);
-    client->r->spec.prefill.mode = PREFILL_OFF;
-    struct estimate estimate;
-    ck_assert(estimate_first_token(&f.c->view, &client->r->sched, false, f.now_us, &estimate));
-    f.submitted++;
-    core_submit(f.c, client->r, f.now_us);
-    core_cancel(f.c, client->number, f.now_us);
-    return estimate.wait_us + estimate.own_us;
-}
-
 // Computes a prompt together with the decodes, CHUNK rows in each pass, until `until_rows` rows are computed.
 static int64_t read_paced(int until_rows)
 {
@@ -56,17 +42,17 @@ START_TEST(a_prompt_with_decodes_takes_the_time_that_pacing_leaves_it)
         decoding[i] = fixture_send(&f, 10, 1000);
         fake_node_step(&f, w, decoding[i], 0, 1, -1);
     }
-    double unpaced_us = predicted_us();
+    double unpaced_us = fixture_predicted_us(&f, PROMPT);
     ck_assert(unpaced_us < 1.2 * (FIXED_US + ROW_US * (PROMPT + DECODES))); // as if the prompt filled the pass
     struct client *prompt = fixture_send(&f, PROMPT, 4);
     int64_t us = read_paced(PROMPT); // 40 passes of 2.4 ms instead of one of 41 ms
     fake_node_step(&f, w, prompt, 0, 1, FINISH_REASON_STOP);
-    double paced_us = predicted_us();
+    double paced_us = fixture_predicted_us(&f, PROMPT);
     ck_assert_double_gt(paced_us, 0.8 * (double)us);
     ck_assert_double_lt(paced_us, 1.25 * (double)us);
     for (int i = 0; i < DECODES; i++)
         fake_node_step(&f, w, decoding[i], 1, 1, FINISH_REASON_STOP);
-    double idle_us = predicted_us(); // no sequence decodes
+    double idle_us = fixture_predicted_us(&f, PROMPT); // no sequence decodes
     ck_assert(idle_us < 1.2 * (FIXED_US + ROW_US * PROMPT));
 }
 END_TEST
@@ -77,10 +63,10 @@ START_TEST(a_share_is_followed_when_pacing_changes)
     fake_node_step(&f, w, decoding, 0, 1, -1);
     struct client *prompt = fixture_send(&f, PROMPT, 4);
     read_paced(PROMPT);
-    double slow_us = predicted_us();
+    double slow_us = fixture_predicted_us(&f, PROMPT);
     for (int i = 0; i < 60; i++)
         pass(PROMPT + DECODES); // whole prompts
-    double fast_us = predicted_us();
+    double fast_us = fixture_predicted_us(&f, PROMPT);
     ck_assert_msg(fast_us < 0.7 * slow_us, "%.0f us, then %.0f us", slow_us, fast_us);
     fake_node_step(&f, w, prompt, 0, 1, FINISH_REASON_STOP);
 }

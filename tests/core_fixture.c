@@ -7,6 +7,8 @@
 
 #include "lib/base/log.h"
 #include "lib/base/mem.h"
+#include "router/core/core_state.h"
+#include "router/sched/estimate.h"
 
 static struct fixture *current; // a test has one fixture
 
@@ -325,6 +327,18 @@ void fixture_submit(struct fixture *f, struct client *client)
 {
     f->submitted++;
     core_submit(f->c, client->r, f->now_us);
+}
+
+double fixture_predicted_us(struct fixture *f, int n_tokens)
+{
+    struct client *client = fixture_request(f, n_tokens, 4);
+    client->r->spec.prefill.mode = PREFILL_OFF;
+    struct estimate estimate;
+    ck_assert(estimate_first_token(&f->c->view, &client->r->sched, false, f->now_us, &estimate));
+    f->submitted++;
+    core_submit(f->c, client->r, f->now_us);
+    core_cancel(f->c, client->number, f->now_us);
+    return estimate.wait_us + estimate.own_us;
 }
 
 struct client *fixture_send(struct fixture *f, int n_tokens, int max_tokens)

@@ -82,7 +82,9 @@ void fixture_detach(struct fixture *f, struct fake_node *node);
 
 // Returns a request that is not submitted yet, for the test to change.
 struct client *fixture_request(struct fixture *f, int n_tokens, int max_tokens);
-void fixture_submit(struct fixture *f, struct client *client);                // does not tick
+void fixture_submit(struct fixture *f, struct client *client); // does not tick
+// Predicts the time to the first token, in microseconds, of a request of `n_tokens` tokens that would arrive now.
+double fixture_predicted_us(struct fixture *f, int n_tokens);
 struct client *fixture_send(struct fixture *f, int n_tokens, int max_tokens); // prefill off; submits and ticks
 // Submits a request with prefill off and does not tick, so that several requests are packed together. `tenant` may be
 // NULL. With a head, the first `head` tokens are the same for equal `text`, and the remaining tokens differ from every
