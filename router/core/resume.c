@@ -3,7 +3,7 @@
 
 #include "lib/base/hash.h"
 
-// Marks of all routers must agree, so their key is constant. A mark guards against mistakes, not against attacks.
+// All routers must compute the same mark, so the key is constant. A mark guards against mistakes, not against attacks.
 static const struct hash_key mark_key = {0x666f72657061636bU, 0x6d61726b2d763031U};
 
 // The lowest bits of a mark.

@@ -11,7 +11,8 @@
 
 // Returns the part of a mark that is known before the request is scored.
 uint64_t resume_basis(const int32_t *prompt, int n_tokens, const struct sampling *sampling);
-// Returns the mark of a request whose kept tokens are known. It is never 0, and equal on all routers.
+// Returns the mark of a request whose kept tokens are known. A mark is never 0. All routers compute the same mark if
+// prompt, seed, kept tokens and model are the same.
 uint64_t resume_mark(const struct request *r, uint64_t model_fingerprint);
 // Returns true if the answer with this mark was pruned.
 bool resume_mark_is_pruned(uint64_t mark);
