@@ -126,7 +126,9 @@ int command_chat(int argc, char **argv)
         "Usage: forepack chat [--server HOST:PORT] [options]\n"
         "A conversation: each line of standard input is a question. Empty lines are ignored; Ctrl-D ends it.\n"
         "A line that starts with a slash is a command, and /help lists them: /reset, /system TEXT, /keep RATE, "
-        "/file PATH,\n/quit. A line that starts with // is a question with one slash.",
+        "/file PATH,\n/quit. A line that starts with // is a question with one slash.\n"
+        "If the router is lost after the first token, the answer goes on at the next address of --server; the command\n"
+        "gives up after 30 s without a token.",
         argc, argv, NULL);
     struct request_spec spec;
     rpc_init();

@@ -50,7 +50,8 @@ static const struct option options[] = {
 
 static const char usage[] =
     "Usage: forepack generate [--server HOST:PORT | --model DIR] (--prompt TEXT | --prompt-file FILE | -) [options]\n"
-    "Sends one request and streams the text to standard output.";
+    "Sends one request and streams the text to standard output. If the router is lost after the first token, the\n"
+    "answer goes on at the next address of --server; the command gives up after 30 s without a token.";
 
 static void generate_print_text(void *user, const char *text, size_t size_bytes)
 {

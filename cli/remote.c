@@ -179,20 +179,32 @@ static int64_t left_ms(int64_t timeout_ms, int64_t started_us)
     return !timeout_ms ? 0 : left > 1 ? left : 1;
 }
 
-// An answer that has begun is continued until this many attempts in a row have brought no token. A request without any
-// answer is tried once at each server.
-enum { RESUME_LOSSES_MAX = 12 };
+// Losses in a row, since the last token.
+struct losses {
+    int n;
+    int64_t since_us;
+};
+
+// Returns true if the request may be sent again: it only generates text, and its lost call ends at the router.
+// An answer that has begun (`id` is known) is continued for REMOTE_RESUME_S without a token. A request without any
+// answer is tried once at each server, because the addresses may be wrong.
+static bool may_try_again(const struct remote *remote, const struct losses *losses, const char *id)
+{
+    if (!id) return losses->n < remote_servers(remote);
+    return clock_now_us() - losses->since_us < (int64_t)REMOTE_RESUME_S * 1000000;
+}
 
 enum status remote_generate(struct remote *remote, int64_t timeout_ms, struct request_spec *spec, text_fn on_text,
                             void *user, struct answer *answer, char **id_p)
 {
     int64_t started_us = clock_now_us();
     char *id = NULL, *given = spec->id;
-    for (int losses = 0;;) {
+    for (struct losses losses = {0};;) {
         size_t before = json_array_size(answer->token_ids);
         enum status status = generate_once(remote, left_ms(timeout_ms, started_us), spec, on_text, user, answer, &id);
-        losses = json_array_size(answer->token_ids) > before ? 1 : losses + 1;
-        if (!remote_is_lost(status) || losses >= (id ? RESUME_LOSSES_MAX : remote_servers(remote))) {
+        if (!losses.n || json_array_size(answer->token_ids) > before) losses = (struct losses){0, clock_now_us()};
+        losses.n++;
+        if (!remote_is_lost(status) || !may_try_again(remote, &losses, id)) {
             spec->id = given;
             resume_clear(spec);
             if (id_p)
@@ -202,7 +214,7 @@ enum status remote_generate(struct remote *remote, int64_t timeout_ms, struct re
             return status;
         }
         remote->turn++;
-        if (id) remote_pause(remote, losses);
+        if (id) remote_pause(remote, losses.n);
         if (id && !given) spec->id = id; // the seed of the answer belongs to its id
         resume_prepare(spec, answer);
     }

@@ -8,7 +8,7 @@
 #include "cli/request.h"
 #include "lib/net/rpc.h"
 
-enum { REMOTE_CALL_TIMEOUT_MS = 120000 };
+enum { REMOTE_CALL_TIMEOUT_MS = 120000, REMOTE_RESUME_S = 30 };
 
 // The routers and how to connect to them. The strings belong to the option table with REMOTE_OPTION_ROWS, and live
 // until options_free().
@@ -45,14 +45,16 @@ enum status remote_open(const struct remote *remote, struct rpc_channel **channe
 // Receives each new piece of text of an answer.
 typedef void (*text_fn)(void *user, const char *text, size_t size_bytes);
 
-// Makes a Generate call. If the router is lost, the answer continues at the next server. `answer` must be initialised.
-// `on_text` may be NULL. If id_p is not NULL, *id_p must be NULL, and is set to the id of the request; the caller frees
-// it. Changes the resume fields and the missing id of `spec` while it runs.
+// Makes a Generate call. If the router is lost, the answer continues at the next server, or at the same one if the list
+// has no other. Gives up if no token comes for REMOTE_RESUME_S, or if no server has begun the answer. `answer` must be
+// initialised. `on_text` may be NULL. If id_p is not NULL, *id_p must be NULL, and is set to the id of the request; the
+// caller frees it. Changes the resume fields and the missing id of `spec` while it runs.
 enum status remote_generate(struct remote *remote, int64_t timeout_ms, struct request_spec *spec, text_fn on_text,
                             void *user, struct answer *answer, char **id_p);
 
-// Makes one unary call, at the next servers if one is lost: packs `request` and unpacks the answer with `descriptor`.
-// The caller frees *answer_p with protobuf_c_message_free_unpacked().
+// Makes one unary call: packs `request` and unpacks the answer with `descriptor`. Tries each server once, until one is
+// not UNAVAILABLE, so the call must be one that may run twice. The caller frees *answer_p with
+// protobuf_c_message_free_unpacked().
 enum status remote_call(const struct remote *remote, const char *method, const ProtobufCMessage *request,
                         const ProtobufCMessageDescriptor *descriptor, ProtobufCMessage **answer_p);
 // Makes a unary call over a channel of remote_open(), which can be used for several calls.
