@@ -2,20 +2,15 @@
 // cli/engine/capacity: the highest load of a group agrees with loads computed by hand, and with the throughput that
 // NVIDIA published for TensorRT-LLM 1.0 on H100 and H200 (docs/sizing.md cites the source).
 #include "cli/engine/capacity.h"
+#include "tests/shape_file.h"
 #include "tests/suite.h"
 
 #include <math.h>
 #include <stdio.h>
 
-#include "lib/base/mem.h"
-
 static struct pass_shape shape_of(const char *name, const char *gpu, int ranks, const struct pass_options *options)
 {
-    const char *source = getenv("FOREPACK_SOURCE");
-    char *path = mem_format("%s/bench/shapes/%s.json", source ? source : ".", name);
-    struct model_config config;
-    ck_assert_int_eq(model_config_read(path, &config), STATUS_OK);
-    free(path);
+    struct model_config config = shape_file_read(name);
     config.stored = STORED_PLAIN; // quantised whole, by `options`
     struct pass_options all = *options;
     all.ranks = ranks;

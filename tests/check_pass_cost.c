@@ -2,6 +2,7 @@
 // engine/model/pass_cost: the time of a pass agrees with times computed by hand from the data sheets, and with the
 // measurements of one H100 in docs/gpus.md.
 #include "engine/model/pass_cost.h"
+#include "tests/shape_file.h"
 #include "tests/suite.h"
 
 #include <math.h>
@@ -9,19 +10,9 @@
 #include "lib/base/mem.h"
 #include "lib/text/limits.h"
 
-static struct model_config shape_of(const char *name)
-{
-    const char *source = getenv("FOREPACK_SOURCE");
-    char *path = mem_format("%s/bench/shapes/%s.json", source ? source : ".", name);
-    struct model_config config;
-    ck_assert_int_eq(model_config_read(path, &config), STATUS_OK);
-    free(path);
-    return config;
-}
-
 static struct pass_shape model_of(const char *shape, const char *dtype, const struct device_rates *device, int ranks)
 {
-    struct model_config config = shape_of(shape);
+    struct model_config config = shape_file_read(shape);
     struct pass_options options = {.ranks = ranks, .kv_bytes = 2};
     ck_assert(pass_type_parse(dtype, &config, &options.type));
     return pass_shape_of(&config, device, &options);
@@ -131,7 +122,7 @@ END_TEST
 START_TEST(a_pass_occupies_one_stage_after_another)
 {
     const int layers[] = {64, 62};
-    const struct model_config config = shape_of("llama-3.1-405b");
+    const struct model_config config = shape_file_read("llama-3.1-405b");
     const struct device_rates *h200 = device_rates_find("h200");
     const struct pass_options options = {.ranks = 8, .stages = 2, .stage_layers = layers, .kv_bytes = 2};
     const struct pass_shape one = model_of("llama-3.1-405b", "bf16", h200, 8),
@@ -152,7 +143,7 @@ END_TEST
 START_TEST(stages_of_one_host_need_no_network)
 {
     const int layers[] = {41, 39};
-    const struct model_config config = shape_of("llama-3.1-70b");
+    const struct model_config config = shape_file_read("llama-3.1-70b");
     const struct pass_options options = {.ranks = 4, .stages = 2, .stage_layers = layers, .kv_bytes = 2};
     const struct pass_shape m = pass_shape_of(&config, device_rates_find("h100"), &options);
     ck_near(cost_of(&m, 1, 1000, 0).transfer_us, 12 + 1000 * 8192 * 4 / (450e3 * 0.82), 1e-6);
@@ -218,7 +209,7 @@ END_TEST
 
 START_TEST(every_dtype_has_a_type)
 {
-    const struct model_config config = shape_of("llama-3.2-1b");
+    const struct model_config config = shape_file_read("llama-3.2-1b");
     char *list = mem_string(MODEL_DTYPES), *at;
     enum rate_type type;
     int n = 0;

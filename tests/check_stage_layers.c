@@ -1,21 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // engine/model/stages: the division of layers over stages, and the lists of --pp-layers that are refused.
 #include "engine/model/stages.h"
+#include "tests/shape_file.h"
 #include "tests/suite.h"
 
 #include <math.h>
-
-#include "lib/base/mem.h"
-
-static struct model_config shape_of(const char *name)
-{
-    const char *source = getenv("FOREPACK_SOURCE");
-    char *path = mem_format("%s/bench/shapes/%s.json", source ? source : ".", name);
-    struct model_config config;
-    ck_assert_int_eq(model_config_read(path, &config), STATUS_OK);
-    free(path);
-    return config;
-}
 
 // A model whose head counts as `head` layers: a layer has 100 weights of attention and 300 of the MLP.
 static struct model_config model_of(int n_layers, double head)
@@ -103,7 +92,7 @@ END_TEST
 // so 126 layers have 478.7 * 10^9 bytes.
 START_TEST(the_head_counts_by_its_bytes)
 {
-    const struct model_config bf16 = shape_of("llama-3.1-405b"), fp8 = shape_of("llama-3.1-405b-fp8");
+    const struct model_config bf16 = shape_file_read("llama-3.1-405b"), fp8 = shape_file_read("llama-3.1-405b-fp8");
     int layers[2];
     ck_assert_double_eq_tol(stages_head_layers(&bf16), 2.101 / 3.188, 0.002);
     ck_assert_double_eq_tol(stages_head_layers(&fp8), 2 * 2.101 / (478.7 / 126), 0.01);
